@@ -1,0 +1,84 @@
+# The words of docs/contract.md §7, the same for people and for .ci/run.
+# Each component says in its own module.mk what it builds and what its tests are.
+SHELL := /bin/bash
+.DEFAULT_GOAL := hook
+
+VENV := .venv
+PY := $(VENV)/bin/python
+BUILD := build
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' runtime_shim/__init__.py)
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+# Debian's compiler for tests and sanitizers; zig for what is shipped (glibc 2.17 symbols, static musl).
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wswitch-enum -Werror
+CC_TEST := gcc -std=gnu11 -g -O1 $(WARNINGS)
+ZIG := $(PY) -m ziglang
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+
+C_FILES :=        # every C file that clang-format, clang-tidy and cppcheck read
+C_INCLUDES := -Ihook_c/include
+C_TESTS :=        # test programs; each ends with "N passed, N failed"
+PRODUCTS :=       # what `make hook` builds
+FAKES :=          # the simulated GPU
+SAN_PRODUCTS :=   # sanitizer builds of the products
+
+include runtime_shim/launcher/module.mk
+include hook_c/module.mk
+include tests/fakes/gpu/module.mk
+
+SETUP := $(VENV)/.setup-base
+
+.PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install deb e2e fuzz bench device clean
+
+$(SETUP): scripts/setup requirements.txt requirements-dev.txt setup.cfg
+	scripts/setup base
+
+setup:
+	scripts/setup base check engines
+
+hook: $(SETUP) $(PRODUCTS)
+
+proto:
+	scripts/proto
+
+check: $(SETUP)
+	scripts/check
+
+fmt: $(SETUP)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix --exit-zero .
+	$(VENV)/bin/clang-format -i $(filter-out %.gen.h %.gen.c,$(C_FILES))
+
+test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
+	scripts/run-c-tests $(C_TESTS)
+
+test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES)
+	$(PY) -m pytest -q -m "not engine and not device"
+
+test: test-c test-py
+
+test-engines: $(SETUP) $(PRODUCTS) $(FAKES)
+	scripts/setup engines
+	$(PY) -m pytest -q -m engine --require-engines
+
+demo: $(SETUP) $(PRODUCTS) $(FAKES)
+	$(PY) -m tests.demo
+
+bench: $(SETUP) $(PRODUCTS) $(FAKES)
+	$(PY) bench/runtime.py
+
+device:
+	tests/device/run
+
+install: $(SETUP) $(PRODUCTS)
+	scripts/install "$(DESTDIR)" "$(PREFIX)" "$(VERSION)"
+
+deb e2e fuzz:
+	@echo "make $@: not part of vgpu yet; nothing was built or run" >&2; exit 2
+
+clean:
+	rm -rf $(BUILD)
+
+print-%:
+	@echo '$($*)'

@@ -1,0 +1,1 @@
+../hook_c/include/vgpu_abi.h
