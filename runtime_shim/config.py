@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's configuration: one TOML file into one frozen value, checked at load."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime_shim.errors import ConfigError
+
+T = typing.TypeVar("T")
+
+DEFAULT_PATH = Path("/etc/vgpu/agent.toml")
+
+# NVIDIA's names for what of the driver a container gets.
+# Source: NVIDIA container toolkit, supported-driver-capabilities.
+DRIVER_CAPABILITIES = frozenset(
+    {"compat32", "compute", "display", "graphics", "ngx", "utility", "video"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Where the agent's files are."""
+
+    socket: Path = Path("/run/vgpu/agent.sock")
+    """Where launchers ask; ignored when systemd passes a listening socket."""
+    run_dir: Path = Path("/run/vgpu")
+    """Holds `containers/`; gone after a reboot, as the containers are."""
+    state_dir: Path = Path("/var/lib/vgpu/agent")
+    """Holds `lock` and `answers/`; survives a reboot."""
+    library: Path = Path("/usr/lib/vgpu/current/libvgpu.so")
+    """What containers preload. Links are resolved once per create and the versioned file is
+    mounted, so that an upgrade never changes a file that a process has mapped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """How the scheduler cache is reached."""
+
+    address: str = "unix:/run/vgpu/cache.sock"
+    """A gRPC target; in local mode the socket of the same host."""
+    try_seconds: float = 2.0
+    """One call's deadline. A known container waits this long in all before its stored answer."""
+    total_seconds: float = 8.0
+    """All tries of one create, below the launcher's own 10 s."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.try_seconds <= self.total_seconds:
+            raise ConfigError("cache: 0 < try_seconds <= total_seconds must hold")
+        if not self.address:
+            raise ConfigError("cache.address is empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """Where the NVIDIA driver is, when it is not where the loader finds it."""
+
+    nvml_library: str = ""
+    """Path of libnvidia-ml.so.1; empty: found by soname."""
+    root: Path = Path("/")
+    """The folder under which the driver's /dev, /proc and libraries are looked for."""
+    library_dirs: tuple[Path, ...] = ()
+    """Folders searched for driver libraries before the loader's own."""
+    cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    """CDI's own two folders. Source: CDI specification, "Where are CDI files located"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuRuntime:
+    """Whether another runtime gives containers their devices."""
+
+    enabled: bool = False
+    """True: the launcher executes its `gpu_runtime` for a container with a slice, and the agent
+    adds no device of its own. It must agree with /etc/vgpu/runtime.conf."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What is a matter of taste on a node."""
+
+    unmanaged: str = "void"
+    """A container that asks for no slice: `void` hides every GPU, `allow` leaves it alone."""
+    driver_capabilities: tuple[str, ...] = ("compute", "utility", "video")
+    """The most that NVIDIA_DRIVER_CAPABILITIES may name; display and graphics open other doors."""
+    preload_env: str = "refuse"
+    """An image whose /etc cannot take the mount of ld.so.preload: `refuse`, or `allow` LD_PRELOAD
+    instead, which `docker exec` does not pass on."""
+    slots_per_card: int = 10
+    """Most slices on one card; each costs a context of some hundred MiB on a real one."""
+
+    def __post_init__(self) -> None:
+        _one_of("policy.unmanaged", self.unmanaged, ("void", "allow"))
+        _one_of("policy.preload_env", self.preload_env, ("refuse", "allow"))
+        unknown = set(self.driver_capabilities) - DRIVER_CAPABILITIES
+        if unknown or not self.driver_capabilities:
+            known = ", ".join(sorted(DRIVER_CAPABILITIES))
+            raise ConfigError(f"policy.driver_capabilities must name some of: {known}")
+        if not 1 <= self.slots_per_card <= 1024:
+            raise ConfigError("policy.slots_per_card must be 1..1024")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that /etc/vgpu/agent.toml says."""
+
+    mode: str = "local"
+    """Where answers come from: `local` asks the host's own scheduler cache."""
+    node_name: str = field(default_factory=socket.gethostname)
+    """The name under which this node reports."""
+    paths: Paths = field(default_factory=Paths)
+    cache: Cache = field(default_factory=Cache)
+    driver: Driver = field(default_factory=Driver)
+    gpu_runtime: GpuRuntime = field(default_factory=GpuRuntime)
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, ("local", "kubernetes"))
+        if self.mode == "kubernetes":
+            raise ConfigError('mode "kubernetes" is not part of this version; use mode "local"')
+        if not self.node_name:
+            raise ConfigError("node_name is empty")
+
+
+def load_config(path: Path) -> Config:
+    """Return the configuration in the file at `path`.
+
+    Raises ConfigError, which names the file and the key, for anything unknown or of a wrong type.
+    """
+    try:
+        text = path.read_bytes().decode()
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    try:
+        return _group(Config, table, "")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def render_config(config: Config) -> str:
+    """Return the configuration as the TOML that would give it again."""
+    lines: list[str] = []
+    groups: list[str] = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            groups.append(f"\n[{item.name}]")
+            groups += [
+                f"{inner.name} = {_toml(getattr(value, inner.name))}"
+                for inner in dataclasses.fields(value)
+            ]
+        else:
+            lines.append(f"{item.name} = {_toml(value)}")
+    return "\n".join(lines + groups) + "\n"
+
+
+def _group(cls: type[T], table: dict[str, Any], where: str) -> T:
+    types = typing.get_type_hints(cls)
+    unknown = sorted(set(table) - set(types))
+    if unknown:
+        raise ConfigError(f"unknown key {where}{unknown[0]}")
+    return cls(**{key: _value(types[key], item, where + key) for key, item in table.items()})
+
+
+def _value(kind: Any, item: object, name: str) -> object:
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(item, dict):
+            raise ConfigError(f"{name} must be a table")
+        return _group(typing.cast(type[object], kind), item, f"{name}.")
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(item, list):
+            raise ConfigError(f"{name} must be a list")
+        return tuple(_value(typing.get_args(kind)[0], each, name) for each in item)
+    if kind is Path:
+        if not isinstance(item, str) or not item.startswith("/"):
+            raise ConfigError(f"{name} must be an absolute path")
+        return Path(item)
+    if kind is float and isinstance(item, int) and not isinstance(item, bool):
+        return float(item)
+    if type(item) is not kind:
+        words = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+        raise ConfigError(f"{name} must be {words[kind]}")
+    return item
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(each) for each in value) + "]"
+    if isinstance(value, Path):
+        value = str(value)
+    return json.dumps(value)  # TOML's strings, numbers and booleans are JSON's here
