@@ -39,11 +39,12 @@ class AllocateResponse(_message.Message):
     def __init__(self, allocation: _Optional[_Union[Allocation, _Mapping]] = ..., taken_allocation_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Allocation(_message.Message):
-    __slots__ = ["account_id", "allocation_id", "claim", "epoch", "node_name", "pod", "slices", "source_dialect", "whole_cards"]
+    __slots__ = ["account_id", "allocation_id", "claim", "epoch", "exclusive", "node_name", "pod", "slices", "source_dialect", "whole_cards"]
     ACCOUNT_ID_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     POD_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
@@ -53,12 +54,13 @@ class Allocation(_message.Message):
     allocation_id: str
     claim: ClaimKey
     epoch: int
+    exclusive: bool
     node_name: str
     pod: PodIdentity
     slices: _containers.RepeatedCompositeFieldContainer[Slice]
     source_dialect: str
     whole_cards: bool
-    def __init__(self, allocation_id: _Optional[str] = ..., epoch: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ..., account_id: _Optional[str] = ..., source_dialect: _Optional[str] = ..., node_name: _Optional[str] = ..., pod: _Optional[_Union[PodIdentity, _Mapping]] = ..., claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., whole_cards: bool = ...) -> None: ...
+    def __init__(self, allocation_id: _Optional[str] = ..., epoch: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ..., account_id: _Optional[str] = ..., source_dialect: _Optional[str] = ..., node_name: _Optional[str] = ..., pod: _Optional[_Union[PodIdentity, _Mapping]] = ..., claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., whole_cards: bool = ..., exclusive: bool = ...) -> None: ...
 
 class AllocationRequest(_message.Message):
     __slots__ = ["card_policy", "compute_mode", "cores_percent", "count", "memory", "models", "uuids"]
