@@ -171,7 +171,7 @@ def _group(cls: type[T], table: dict[str, Any], where: str) -> T:
     return cls(**{key: _value(types[key], item, where + key) for key, item in table.items()})
 
 
-def _value(kind: Any, item: object, name: str) -> object:
+def _value(kind: object, item: object, name: str) -> object:
     if dataclasses.is_dataclass(kind):
         if not isinstance(item, dict):
             raise ConfigError(f"{name} must be a table")
@@ -187,7 +187,12 @@ def _value(kind: Any, item: object, name: str) -> object:
     if kind is float and isinstance(item, int) and not isinstance(item, bool):
         return float(item)
     if type(item) is not kind:
-        words = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+        words: dict[object, str] = {
+            str: "a string",
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+        }
         raise ConfigError(f"{name} must be {words[kind]}")
     return item
 

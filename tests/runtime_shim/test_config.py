@@ -25,7 +25,8 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
     config = load(
         tmp_path,
         'node_name = "n1"\n[paths]\nrun_dir = "/tmp/r"\n[cache]\ntry_seconds = 1\n'
-        '[driver]\ncdi_dirs = ["/x"]\n[gpu_runtime]\nenabled = true\n[policy]\nunmanaged = "allow"\n',
+        '[driver]\ncdi_dirs = ["/x"]\n[gpu_runtime]\nenabled = true\n'
+        '[policy]\nunmanaged = "allow"\n',
     )
 
     assert config.node_name == "n1"

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that the agent and one container share: limits, usage and the preload list.
+
+`limits` is mapped here for its whole life and rewritten in place. `usage` belongs to the tenant: it
+is read by pread alone, every number is clamped, and nothing in it decides anything but a display
+and the overhead that NVML has already bounded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.abi import (
+    LIMITS_BYTES,
+    SLOT_BYTES,
+    SLOT_OFFSET,
+    USAGE_BYTES,
+    USAGE_HEADER_BYTES,
+    card_identity,
+    constants,
+    ffi,
+    fill_header,
+)
+from runtime_shim.errors import RefusedError
+
+logger = logging.getLogger(__name__)
+
+# A tmpfs of one file: 2 MiB, and 8 inodes. Source: docs/contract.md §3.
+_USAGE_MOUNT_OPTIONS = b"size=2m,nr_inodes=8,mode=0700"
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
+_MODES = {
+    pb.COMPUTE_MODE_HARD: constants.VGPU_MODE_HARD,
+    pb.COMPUTE_MODE_BURST: constants.VGPU_MODE_BURST,
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUsage:
+    """What a container's processes say that they hold on one card; never above its slice."""
+
+    used_bytes: int
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a usage file says, clamped."""
+
+    devices: tuple[DeviceUsage, ...]
+    """In the order of the allocation's slices."""
+    damage: str = ""
+    """Why not everything in the file can be true; empty when it can."""
+
+
+class Region:
+    """The files of one container with a library. Calls from any thread; one writer at a time."""
+
+    def __init__(self, folder: Path, allocation: pb.Allocation, limits: mmap.mmap) -> None:
+        self.folder = folder
+        self.allocation = allocation
+        self._lock = threading.Lock()
+        self._mapping = limits
+        # The cast keeps no export of the buffer, so that close() can unmap.
+        self._limits: Any = ffi.cast("struct vgpu_limits *", ffi.from_buffer(limits))
+
+    @property
+    def limits_path(self) -> Path:
+        """The file that the tenant maps read-only."""
+        return self.folder / "limits"
+
+    @property
+    def usage_path(self) -> Path:
+        """The file that the tenant writes."""
+        return self.folder / "usage" / "usage"
+
+    @property
+    def preload_path(self) -> Path:
+        """What the container sees as /etc/ld.so.preload."""
+        return self.folder / "ld.so.preload"
+
+    def beat(self, now_ns: int) -> None:
+        """Show a sign of life; `now_ns` is CLOCK_MONOTONIC."""
+        with self._lock:
+            if self._limits is not None:
+                self._limits.heartbeat_ns = now_ns
+
+    def set_overhead(self, index: int, overhead_bytes: int) -> None:
+        """Publish what NVML sees on the index-th card beyond the container's own account."""
+        with self._lock:
+            if self._limits is not None:
+                self._limits.dev[index].overhead_bytes = overhead_bytes
+
+    def update(self, allocation: pb.Allocation) -> None:
+        """Rewrite the promise in place; a reader sees the old one or the new one."""
+        with self._lock:
+            self.allocation = allocation
+            if self._limits is not None:
+                write_limits(self._limits, allocation)
+
+    def close(self) -> None:
+        """Unmap; the files stay, and later calls do nothing."""
+        with self._lock:
+            self._limits = None
+            self._mapping.close()
+
+
+def write_limits(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN401 - a cffi struct
+    """Write the promise of `allocation`; `seq` is odd meanwhile, and readers look again.
+
+    The interpreter's own atomic operations between two statements order the stores also on arm64.
+    """
+    limits.seq = (limits.seq | 1) & 0xFFFFFFFF
+    fill_header(limits.header, constants.VGPU_LIMITS_MAGIC, LIMITS_BYTES)
+    limits.allocation_uuid = _allocation_bytes(allocation.allocation_id)
+    limits.ndev = len(allocation.slices)
+    for device, part in zip(limits.dev, allocation.slices, strict=False):
+        kind, identity = card_identity(part.card_uuid)
+        device.uuid = identity
+        device.kind = kind
+        device.mode = _MODES[part.compute_mode]
+        device.memory_bytes = part.memory_bytes
+        device.virtual_memory_bytes = part.virtual_memory_bytes
+        device.cores_percent = part.cores_percent
+        device.reserved_percent = part.reserved_percent
+        device.cores_max_percent = part.cores_max_percent
+        device.priority = part.priority
+        device.weight = part.weight
+    limits.seq = (limits.seq + 1) & 0xFFFFFFFF
+
+
+def check_allocation(allocation: pb.Allocation) -> None:
+    """Raise RefusedError unless every number in `allocation` is a limit that can be kept."""
+    remedy = "this is a fault of the scheduler cache; this container is not started"
+    if not _ID.fullmatch(allocation.allocation_id):
+        raise RefusedError(f"the allocation id {allocation.allocation_id!r} is not valid", remedy)
+    if not 1 <= len(allocation.slices) <= constants.VGPU_MAX_DEVICES:
+        raise RefusedError(f"the allocation has {len(allocation.slices)} cards", remedy)
+    for part in allocation.slices:
+        try:
+            card_identity(part.card_uuid)
+        except ValueError as error:
+            raise RefusedError(f"the allocation's card {error}", remedy) from error
+        if (
+            part.memory_bytes == 0
+            or not 1 <= part.cores_percent <= 100
+            or not part.cores_percent <= part.cores_max_percent <= 100
+            or part.reserved_percent > 100
+            or part.compute_mode not in _MODES
+        ):
+            raise RefusedError(
+                f"the allocation on card {part.card_uuid} has no valid limit", remedy
+            )
+    if len({part.card_uuid for part in allocation.slices}) != len(allocation.slices):
+        raise RefusedError("the allocation names a card twice", remedy)
+
+
+class Regions:
+    """All regions of the node, below one folder. Blocking calls; any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: dict[str, Region] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Make the folder, root's alone."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+
+    def get(self, allocation_id: str) -> Region | None:
+        """Return the open region of an allocation, if it has one."""
+        return self._open.get(allocation_id)
+
+    def all(self) -> list[Region]:
+        """Return every open region."""
+        with self._lock:
+            return list(self._open.values())
+
+    def create(self, allocation: pb.Allocation, preload_lines: Iterable[str]) -> Region:
+        """Make the files of a container that is about to start, anew if there were any.
+
+        The slots of an earlier run would name processes of a PID namespace that is gone.
+        """
+        self.remove(allocation.allocation_id)
+        folder = self.folder / allocation.allocation_id
+        folder.mkdir(mode=0o700)
+        _write(folder / "ld.so.preload", "".join(f"{line}\n" for line in preload_lines).encode())
+        usage = folder / "usage"
+        usage.mkdir(mode=0o700)
+        _mount_usage(usage)
+        _create_usage(usage / "usage")
+        limits = ffi.new("struct vgpu_limits *")
+        write_limits(limits, allocation)
+        _write(folder / "limits", ffi.buffer(limits)[:])
+        return self._remember(folder, allocation)
+
+    def adopt(self, allocation: pb.Allocation) -> Region | None:
+        """Open the files that an earlier agent left for a running container; None without files."""
+        if not _ID.fullmatch(allocation.allocation_id):
+            return None
+        folder = self.folder / allocation.allocation_id
+        try:
+            if (folder / "limits").stat().st_size != LIMITS_BYTES:
+                return None
+            return self._remember(folder, allocation)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, allocation_id: str) -> None:
+        """Unmount and delete the files of an allocation; a live container keeps its own view."""
+        with self._lock:
+            region = self._open.pop(allocation_id, None)
+        if region is not None:
+            region.close()
+        _remove_folder(self.folder / allocation_id)
+
+    def sweep(self, keep: Iterable[str]) -> list[str]:
+        """Remove what belongs to no allocation in `keep` and return the names."""
+        leftovers = sorted(set(os.listdir(self.folder)) - set(keep))
+        for name in leftovers:
+            _remove_folder(self.folder / name)
+        return leftovers
+
+    def close(self) -> None:
+        """Unmap everything; files and mounts stay for the containers and the next agent."""
+        with self._lock:
+            regions, self._open = self._open, {}
+        for region in regions.values():
+            region.close()
+
+    def _remember(self, folder: Path, allocation: pb.Allocation) -> Region:
+        descriptor = os.open(folder / "limits", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            region = Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES))
+        finally:
+            os.close(descriptor)
+        with self._lock:
+            self._open[allocation.allocation_id] = region
+        return region
+
+
+def read_usage(path: Path, allocation: pb.Allocation) -> Usage:
+    """Return what the usage file at `path` says about the slices of `allocation`, clamped.
+
+    OSError when there is no file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(descriptor).st_size
+        header = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
+        damage = _header_damage(size, header)
+        if damage:
+            return Usage(devices=_nothing(allocation), damage=damage)
+        count = _usage_header(header).slots_high
+        slots = os.pread(descriptor, count * SLOT_BYTES, SLOT_OFFSET)
+    finally:
+        os.close(descriptor)
+    return _sum_slots(slots, allocation)
+
+
+def repair_usage(path: Path) -> None:
+    """Give a damaged usage file its size and header back; what else the tenant wrote stays.
+
+    A page that a process has mapped must not end up beyond the end of the file, and a process that
+    starts later needs the header. The tenant's mappings are not touched.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_size != USAGE_BYTES:
+            os.ftruncate(descriptor, USAGE_BYTES)
+        os.pwrite(descriptor, _FRESH_HEADER, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _usage_header(header: bytes) -> Any:  # noqa: ANN401 - a cffi struct
+    return ffi.cast("struct vgpu_usage *", ffi.from_buffer(header))
+
+
+def _header_damage(size: int, header: bytes) -> str:
+    if size != USAGE_BYTES:
+        return f"size is {size}, not {USAGE_BYTES} bytes"
+    if len(header) < USAGE_HEADER_BYTES:
+        return "it is shorter than its header"
+    usage = _usage_header(header)
+    if (usage.header.magic, usage.header.major, usage.header.size) != (
+        constants.VGPU_USAGE_MAGIC,
+        constants.VGPU_ABI_MAJOR,
+        USAGE_BYTES,
+    ):
+        return "header is overwritten"
+    if usage.slots_high > constants.VGPU_MAX_SLOTS:
+        return f"{usage.slots_high} slots are claimed"
+    return ""
+
+
+def _nothing(allocation: pb.Allocation) -> tuple[DeviceUsage, ...]:
+    return tuple(DeviceUsage(used_bytes=0, processes=0) for _ in allocation.slices)
+
+
+def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
+    limits = [max(part.memory_bytes, part.virtual_memory_bytes) for part in allocation.slices]
+    used = [0] * len(limits)
+    processes = [0] * len(limits)
+    damage = ""
+    table: Any = ffi.from_buffer("struct vgpu_usage_slot[]", slots)
+    for slot in table:
+        if slot.state == constants.VGPU_SLOT_FREE:
+            continue
+        if slot.state > constants.VGPU_SLOT_LIVE:
+            damage = "a slot has an unknown state"
+            continue
+        for index, limit in enumerate(limits):
+            held = slot.dev[index].used_bytes
+            if held > limit:
+                damage = f"a process claims {held} bytes of card {index}"
+            used[index] += min(held, limit)
+            processes[index] += held > 0
+    for index, limit in enumerate(limits):
+        if used[index] > limit and not damage:
+            damage = f"processes claim {used[index]} bytes of card {index}"
+    return Usage(
+        devices=tuple(
+            DeviceUsage(used_bytes=min(total, limit), processes=count)
+            for total, limit, count in zip(used, limits, processes, strict=True)
+        ),
+        damage=damage,
+    )
+
+
+def _allocation_bytes(allocation_id: str) -> bytes:
+    try:
+        return uuid.UUID(allocation_id).bytes
+    except ValueError:  # a hand-made id in a test or a foreign cache; only shown, never compared
+        return bytes(16)
+
+
+def _fresh_header() -> bytes:
+    header = ffi.new("struct vgpu_header *")
+    fill_header(header, constants.VGPU_USAGE_MAGIC, USAGE_BYTES)
+    return bytes(ffi.buffer(header)[:])
+
+
+_FRESH_HEADER = _fresh_header()
+
+
+def _create_usage(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, USAGE_BYTES)
+        os.pwrite(descriptor, _FRESH_HEADER, 0)
+        os.fchmod(descriptor, 0o666)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    try:
+        os.write(descriptor, content)
+        os.fchmod(descriptor, 0o444)
+    finally:
+        os.close(descriptor)
+
+
+def _mount_usage(folder: Path) -> None:
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    target = os.fsencode(folder)
+    if _libc.mount(b"vgpu", target, b"tmpfs", flags, _USAGE_MOUNT_OPTIONS) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(folder))
+
+
+def _remove_folder(folder: Path) -> None:
+    # A folder of an earlier agent may carry more than one mount if that agent died in between.
+    while _libc.umount2(os.fsencode(folder / "usage"), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+        pass
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        folder.unlink(missing_ok=True)
