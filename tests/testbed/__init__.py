@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scratch node with real runc, crun and dockerd, for tests and the demo.
+
+Everything lives in one directory that the caller gives; nothing of the host's own engines is touched.
+"""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = REPOSITORY / "build"
