@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "marks.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
+
+struct mark {
+	const char *text;
+	unsigned kind;
+};
+
+static const struct mark marks[] = {
+	{"\"VGPU_CONTAINER_UUID=", MARK_MANAGED},
+	{"\"VGPU_MEMORY=", MARK_MANAGED},
+	{"\"VGPU_CORES=", MARK_MANAGED},
+	{"\"VGPU_COUNT=", MARK_MANAGED},
+	{"NVIDIA_", MARK_NVIDIA},
+	{"nvidia-container-",
+	 MARK_DEVICE}, /* device-list mounts, and the hook of `docker --gpus` */
+	{"nvidia.com/", MARK_DEVICE},
+	{"cdi.k8s.io", MARK_DEVICE},
+	{"/dev/nvidia", MARK_DEVICE},
+};
+
+/* Keys and values outside strings. A device rule without a major number is for every device: Go's
+ * writers leave out what is not set; sorted keys end with "allow" then. */
+static const struct mark structures[] = {
+	{"\"major\":195", MARK_DEVICE},
+	{"\"major\":-1", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"access\"", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"a\"", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\",\"access\":\"r", MARK_ALLOW_ALL},
+	{"\"allow\":true}", MARK_ALLOW_ALL},
+};
+
+static bool has(const char *at, const char *end, const char *text)
+{
+	for (; *text != '\0'; at++, text++)
+		if (at == end || *at != *text)
+			return false;
+	return true;
+}
+
+static char lower(char byte)
+{
+	return (char)(byte >= 'A' && byte <= 'Z' ? byte | 0x20 : byte);
+}
+
+/* As `has`, with JSON's blanks anywhere and keys in any case, as Go's decoder takes them. */
+static bool has_structure(const char *at, const char *end, const char *text)
+{
+	for (; *text != '\0'; at++, text++) {
+		while (at < end && (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r'))
+			at++;
+		if (at == end || lower(*at) != *text)
+			return false;
+	}
+	return true;
+}
+
+/* Whether the string at `at` names a card by its UUID before it ends. */
+static bool names_card(const char *at, const char *end)
+{
+	for (; at < end && *at != '"'; at++)
+		if (has(at, end, "GPU-") || has(at, end, "MIG-"))
+			return true;
+	return false;
+}
+
+static int hex(char byte)
+{
+	if (byte >= '0' && byte <= '9')
+		return byte - '0';
+	byte = lower(byte);
+	return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
+}
+
+/* What the escape at `at`, a backslash, may hide. Writers escape quote, backslash, control
+ * characters, Go's also <, > and &; nobody needs to escape another ASCII character. */
+static unsigned hidden(const char *at, const char *end)
+{
+	int code = 0;
+
+	if (end - at >= 2 && at[1] == '/')
+		return MARK_DEVICE;
+	if (end - at < 6 || at[1] != 'u')
+		return 0;
+	for (size_t i = 2; i < 6; i++) {
+		if (hex(at[i]) < 0)
+			return 0;
+		code = code * 16 + hex(at[i]);
+	}
+	if (code <= ' ' || code >= 0x7f || strchr("\"\\<>&", code) != NULL)
+		return 0;
+	return MARK_MANAGED;
+}
+
+unsigned marks_find(const char *bytes, size_t length)
+{
+	/* One pass, whatever the number of marks: most bytes begin none. */
+	static const bool begins[UINT8_MAX + 1] = {
+		['"'] = true, ['N'] = true, ['n'] = true, ['c'] = true, ['/'] = true, ['\\'] = true,
+	};
+	const char *end = bytes + length;
+	unsigned found = 0;
+
+	for (const char *at = bytes; at < end && (found & MARK_MANAGED) == 0; at++) {
+		if (!begins[(unsigned char)*at])
+			continue;
+		if (*at == '\\') {
+			found |= hidden(at, end);
+			at++; /* the escaped byte begins nothing */
+			continue;
+		}
+		for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+			if (has(at, end, marks[i].text))
+				found |= marks[i].kind;
+		if (*at == '"')
+			for (size_t i = 0; i < ARRAY_LEN(structures); i++)
+				if (has_structure(at, end, structures[i].text))
+					found |= structures[i].kind;
+		if (*at == 'N' && has(at, end, "NVIDIA_VISIBLE_DEVICES=") && names_card(at, end))
+			found |= MARK_DEVICE;
+	}
+	return found;
+}
