@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel and the low-level runtime say about a container's processes.
+
+A process is held by a pidfd, never by its number alone. Blocking calls; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Where runc and crun keep their state when no --root is given and they run as root.
+# Source: runc(8), crun(1).
+_DEFAULT_ROOTS = (Path("/run/runc"), Path("/run/crun"))
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+# One of the hierarchies in which a container has its own cgroup; version 2 first.
+_CONTROLLERS = ("", "pids", "devices", "memory", "name=systemd", "freezer", "cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitFacts:
+    """What a runtime's state file says about a container's first process."""
+
+    pid: int
+    start_time: int | None
+    """Field 22 of /proc/PID/stat in clock ticks; None when the source does not say."""
+    cgroup: Path | None
+    """The container's own cgroup; None when it shares another's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """A container's first process, held: it is this one or dead, never another."""
+
+    pid: int
+    pidfd: int
+    cgroup: Path | None
+    pid_namespace: int
+    """Inode of its PID namespace."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.pidfd)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def boottime_ns() -> int:
+    """Return the time since boot, sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def alive(pidfds: list[int]) -> set[int]:
+    """Return those of `pidfds` whose process has not ended."""
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    return set(pidfds) - {pidfd for pidfd, _ in poll.poll(0)}
+
+
+def find_init(root: str, container_id: str, pid_file: str) -> Init | None:
+    """Return the live first process of a container, or None when none can be found.
+
+    The runtime's state file names it; the engine's --pid-file is asked when there is no state file
+    that can be read, and says nothing about a start time or a cgroup.
+    """
+    facts = _runtime_facts(root, container_id) or _pid_file_facts(pid_file)
+    return hold_init(facts) if facts is not None else None
+
+
+def hold_init(facts: InitFacts) -> Init | None:
+    """Return the process that `facts` describe, or None when it has ended."""
+    try:
+        pidfd = os.pidfd_open(facts.pid)
+    except (ProcessLookupError, ValueError, OverflowError, OSError):
+        return None
+    started = start_time(facts.pid)
+    if started is None or facts.start_time not in (None, started) or not alive([pidfd]):
+        os.close(pidfd)
+        return None
+    return Init(
+        pid=facts.pid,
+        pidfd=pidfd,
+        cgroup=facts.cgroup,
+        pid_namespace=pid_namespace(facts.pid),
+    )
+
+
+def start_time(pid: int) -> int | None:
+    """Return field 22 of /proc/PID/stat; None when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The second field is the name in parentheses and may hold anything. Source: proc(5).
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def pid_namespace(pid: int) -> int:
+    """Return the inode of a process's PID namespace; 0 when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def cgroup_populated(cgroup: Path) -> bool:
+    """Tell whether a process is in `cgroup` or below it; a cgroup that is gone has none."""
+    return any(True for _ in cgroup_pids(cgroup))
+
+
+def cgroup_pids(cgroup: Path) -> Iterator[int]:
+    """Yield the host PIDs in `cgroup` and below it."""
+    for folder, _, _ in os.walk(cgroup):
+        try:
+            yield from map(int, Path(folder, "cgroup.procs").read_text().split())
+        except OSError:  # removed in the meantime, or a threaded one
+            continue
+
+
+def _runtime_facts(root: str, container_id: str) -> InitFacts | None:
+    for folder in (Path(root),) if root else _DEFAULT_ROOTS:
+        for name, parse in (("state.json", _runc_facts), ("status", _crun_facts)):
+            try:
+                table = json.loads((folder / container_id / name).read_bytes())
+                facts = parse(table)
+            except (OSError, ValueError, TypeError, KeyError, AttributeError):
+                continue
+            if facts.pid > 0:
+                return facts
+    return None
+
+
+def _runc_facts(table: dict[str, Any]) -> InitFacts:
+    paths = table.get("cgroup_paths") or {}
+    found = [Path(paths[name]) for name in _CONTROLLERS if paths.get(name)]
+    return InitFacts(
+        pid=int(table["init_process_pid"]),
+        start_time=int(table["init_process_start"]),
+        cgroup=next((path for path in found if path.is_dir()), None),
+    )
+
+
+def _crun_facts(table: dict[str, Any]) -> InitFacts:
+    relative = str(table.get("cgroup-path") or "").strip("/")
+    started = table.get("process-start-time")
+    cgroup = None
+    if relative:
+        places = (_CGROUP_ROOT, _CGROUP_ROOT / "unified", _CGROUP_ROOT / "pids")
+        cgroup = next((p / relative for p in places if (p / relative).is_dir()), None)
+    return InitFacts(
+        pid=int(table["pid"]), start_time=int(started) if started else None, cgroup=cgroup
+    )
+
+
+def _pid_file_facts(pid_file: str) -> InitFacts | None:
+    if not pid_file:
+        return None
+    try:
+        pid = int(Path(pid_file).read_text())
+    except (OSError, ValueError):
+        return None
+    return InitFacts(pid=pid, start_time=None, cgroup=None) if pid > 0 else None
