@@ -200,5 +200,7 @@ struct command_line argv_parse(int argc, char **argv)
 			strcmp(line.command, "restore") == 0);
 	if (line.creates)
 		parse_creating(argc, argv, at, &line);
+	if (line.config != NULL && strcmp(line.config, "config.json") == 0)
+		line.config = NULL;
 	return line;
 }

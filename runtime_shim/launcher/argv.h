@@ -18,7 +18,7 @@ struct command_line {
 
 	const char *bundle; /* options of a creating command; "." when not given */
 	const char *pid_file;
-	const char *config; /* crun's --config, another file than the bundle's config.json */
+	const char *config; /* crun's --config, when that is another file than config.json */
 	const char *id;
 };
 

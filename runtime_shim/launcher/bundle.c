@@ -10,9 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum bundle_state state_of(int error)
+static enum bundle_state failed(struct bundle *bundle)
 {
-	switch (error) {
+	bundle->error = errno;
+	switch (bundle->error) {
 	case ENOENT:
 	case ENOTDIR:
 	case ELOOP:
@@ -24,22 +25,21 @@ static enum bundle_state state_of(int error)
 	}
 }
 
-static enum bundle_state search(int fd, unsigned *marks)
+static enum bundle_state search(int fd, struct bundle *bundle)
 {
 	struct stat file;
 	char *bytes;
 
 	if (fstat(fd, &file) < 0)
-		return BUNDLE_FAILED;
+		return failed(bundle);
 	if (!S_ISREG(file.st_mode))
 		return BUNDLE_NO_FILE;
-	*marks = 0;
 	if (file.st_size == 0)
 		return BUNDLE_READ;
 	bytes = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (bytes == MAP_FAILED)
-		return BUNDLE_FAILED;
-	*marks = marks_find(bytes, (size_t)file.st_size);
+		return failed(bundle);
+	bundle->marks = marks_find(bytes, (size_t)file.st_size);
 	munmap(bytes, (size_t)file.st_size);
 	return BUNDLE_READ;
 }
@@ -49,16 +49,17 @@ enum bundle_state bundle_open(const char *path, const char *config, struct bundl
 	enum bundle_state state;
 	int fd;
 
+	bundle->marks = 0;
 	bundle->directory = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (bundle->directory < 0)
-		return state_of(errno);
+		return failed(bundle);
 	/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
 	fd = openat(config != NULL ? AT_FDCWD : bundle->directory,
 		    config != NULL ? config : "config.json",
 		    O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	if (fd < 0)
-		return state_of(errno);
-	state = search(fd, &bundle->marks);
+		return failed(bundle);
+	state = search(fd, bundle);
 	close(fd);
 	return state;
 }

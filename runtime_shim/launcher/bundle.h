@@ -9,12 +9,13 @@ enum bundle_state {
 	BUNDLE_READ,
 	BUNDLE_MISSING, /* not there or not readable: the runtime says so in its own words */
 	BUNDLE_NO_FILE, /* config.json is no regular file: it can only be read once */
-	BUNDLE_FAILED,  /* errno tells why */
+	BUNDLE_FAILED,  /* `error` tells why: the system is out of something */
 };
 
 struct bundle {
 	int directory; /* O_PATH */
 	unsigned marks;
+	int error;
 };
 
 /* Opens the directory and searches `config`, relative to the working directory as crun has it, or

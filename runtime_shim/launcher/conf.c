@@ -49,9 +49,10 @@ static char *trim(char *text)
 	return text;
 }
 
-struct conf conf_parse(char *text)
+struct conf conf_parse(const char *source, char *text)
 {
 	struct conf conf = {
+		.source = source,
 		.agent_socket = CONF_AGENT_SOCKET,
 		.verdict_ms = 10000,
 		.absent_ms = 5000,
@@ -103,15 +104,15 @@ static bool read_file(const char *path, char text[CONF_BYTES])
 struct conf conf_load(void)
 {
 	static char text[CONF_BYTES];
-	char path[PATH_MAX + sizeof(SUFFIX)];
+	static char path[PATH_MAX + sizeof(SUFFIX)];
 	ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
 
 	if (length > 0) {
 		memcpy(path + length, SUFFIX, sizeof(SUFFIX));
 		if (read_file(path, text))
-			return conf_parse(text);
+			return conf_parse(path, text);
 	}
 	if (!read_file(CONF_PATH, text))
 		text[0] = '\0';
-	return conf_parse(text);
+	return conf_parse(CONF_PATH, text);
 }

@@ -12,6 +12,7 @@
 #define CONF_AGENT_SOCKET "/run/vgpu/agent.sock"
 
 struct conf {
+	const char *source;            /* the file that a correction belongs into */
 	const char *low_level_runtime; /* NULL: the built-in search */
 	const char *gpu_runtime;       /* NULL: none */
 	const char *agent_socket;
@@ -19,8 +20,8 @@ struct conf {
 	unsigned absent_ms;  /* for an agent that is not there; 5 s covers its restart */
 };
 
-/* Reads `text` and keeps pointers into it, which it cuts into strings. */
-struct conf conf_parse(char *text);
+/* Reads the `text` of the file `source` and keeps pointers into it, which it cuts into strings. */
+struct conf conf_parse(const char *source, char *text);
 
 /* The strings live as long as the process. */
 struct conf conf_load(void);

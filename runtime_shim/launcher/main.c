@@ -68,7 +68,8 @@ static int refuse(const struct command_line *line, const char *reason, const cha
 
 /* A create must not fall back to another runtime than the configured one: once that is repaired,
  * `kill` and `delete` would not find the container. */
-static int become(const struct command_line *line, char **argv, const char *key, const char *path)
+static int become(const struct command_line *line, const struct conf *conf, char **argv,
+		  const char *key, const char *path)
 {
 	runtime_exec(path, argv);
 	const char *why = runtime_failure(errno);
@@ -79,7 +80,8 @@ static int become(const struct command_line *line, char **argv, const char *key,
 	text_add(&message, path);
 	text_add(&message, " cannot be run: ");
 	text_add(&message, why);
-	text_add(&message, "; correct it in " CONF_PATH);
+	text_add(&message, "; correct it in ");
+	text_add(&message, conf->source);
 	return fail(line);
 }
 
@@ -104,7 +106,8 @@ static int low_level(const struct command_line *line, const struct conf *conf, c
 {
 	if (conf->low_level_runtime != NULL) {
 		if (line->creates)
-			return become(line, argv, "low_level_runtime", conf->low_level_runtime);
+			return become(line, conf, argv, "low_level_runtime",
+				      conf->low_level_runtime);
 		runtime_exec(conf->low_level_runtime, argv);
 	}
 	return become_found(line, argv);
@@ -121,8 +124,8 @@ static int obey(const struct command_line *line, const struct conf *conf, char *
 	}
 	if (conf->gpu_runtime == NULL)
 		return refuse(line, "the agent asks for the GPU runtime, but none is configured",
-			      "set gpu_runtime in " CONF_PATH);
-	return become(line, argv, "gpu_runtime", conf->gpu_runtime);
+			      "set gpu_runtime in the launcher's configuration, " CONF_PATH);
+	return become(line, conf, argv, "gpu_runtime", conf->gpu_runtime);
 }
 
 /* There is no verdict, and the marks forbid to start without one. */
@@ -208,9 +211,11 @@ static int ask(const struct command_line *line, const struct conf *conf, char **
 	struct reply reply = {.kind = REPLY_GARBAGE};
 	enum agent_outcome outcome;
 
-	if (line->config != NULL)
+	if (line->config != NULL && marks_bind(bundle->marks))
 		return refuse(line, "it asks for a GPU in a file given by --config",
 			      "name the file config.json and leave out --config");
+	if (line->config != NULL)
+		return low_level(line, conf, argv);
 	if (!path_of(bundle->directory, path))
 		return refuse(line, "the path of its bundle cannot be told", "mount /proc");
 	outcome = agent_ask(conf, &request, bundle->directory, marks_bind(bundle->marks), &reply);
@@ -241,7 +246,11 @@ static int create(const struct command_line *line, const struct conf *conf, char
 			      "write the bundle's specification to a file");
 	case BUNDLE_FAILED:
 	default:
-		return refuse(line, "its config.json cannot be read", strerror(errno));
+		begin_message(line);
+		text_add(&message, "its config.json cannot be read: ");
+		text_add(&message, strerror(bundle.error));
+		text_add(&message, "; try again once the host has recovered");
+		return fail(line);
 	}
 }
 

@@ -5,6 +5,7 @@
 #include "text.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,13 +48,16 @@ static void add_log_line(struct text *text, bool json, const char *message)
 	}
 }
 
-/* One write a line, so that lines of others do not get into it. What cannot be written is lost:
- * there is no third channel. */
+/* One write a line where the system takes it whole, so that lines of others do not get into it.
+ * What cannot be written is lost: there is no third channel. */
 static void write_line(int fd, const struct text *text)
 {
-	ssize_t written = write(fd, text->bytes, text->used);
+	size_t done = 0;
+	ssize_t written;
 
-	(void)written;
+	while (done < text->used &&
+	       (written = write(fd, text->bytes + done, text->used - done)) > 0)
+		done += (size_t)written;
 }
 
 /* crun's --log may name no file but the journal or syslog. */
@@ -68,6 +72,7 @@ void report_failure(const struct command_line *line, const char *message)
 	static char buffer[2 * VGPU_LAUNCHER_PACKET_BYTES + 256];
 	struct text text = TEXT(buffer);
 
+	signal(SIGPIPE, SIG_IGN); /* an engine that reads no stderr still gets exit code 1 */
 	if (line->log != NULL && is_file(line->log)) {
 		const char *path = strncmp(line->log, "file:", 5) == 0 ? line->log + 5 : line->log;
 		/* O_NONBLOCK: a FIFO without a reader must not stop us. */
