@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpu-scheduler-cache`: the command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from scheduler_cache import __version__, server
+from scheduler_cache.config import CARD_POLICIES, DEFAULT_PATH, LOG_FORMATS, Config
+from scheduler_cache.errors import SchedulerCacheError
+from scheduler_cache.listen import checked_address
+from scheduler_cache.log import configure_logging
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def _settings(command: Command) -> Command:
+    """Add the options that decide what would run."""
+    for option in (
+        click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Default: text."),
+        click.option(
+            "--card-policy",
+            type=click.Choice(CARD_POLICIES),
+            help="For requests that name none. Default: binpack.",
+        ),
+        click.option(
+            "--listen",
+            multiple=True,
+            metavar="ADDRESS",
+            help="unix:PATH, or HOST:PORT on loopback; may be repeated. "
+            "Default: unix:/run/vgpu/cache.sock.",
+        ),
+        click.option(
+            "--state",
+            "state_dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Where the state is kept. Default: /var/lib/vgpu/cache.",
+        ),
+        click.option(
+            "--embedded",
+            is_flag=True,
+            default=None,
+            help="Serve this host alone, without Kubernetes, with the state in SQLite.",
+        ),
+        click.option(
+            "--config",
+            "config_path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="VGPU_SCHEDULER_CACHE_CONFIG",
+            show_envvar=True,
+            help=f"TOML configuration file. Default: {DEFAULT_PATH}, if it is there.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _config(config_path: Path | None, flags: dict[str, object]) -> Config:
+    """Return the configuration with the given flags on top; listening addresses are checked."""
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    try:
+        config = Config.load(config_path, given)
+        for address in config.listen:
+            checked_address(address)
+    except SchedulerCacheError as error:
+        raise click.ClickException(str(error)) from error
+    return config
+
+
+@click.group()
+@click.version_option(__version__)
+def main() -> None:
+    """Knows which container owns which slice of which card."""
+
+
+@main.command()
+@_settings
+def serve(config_path: Path | None, **flags: object) -> None:
+    """Serve until SIGTERM."""
+    config = _config(config_path, flags)
+    if not config.embedded:
+        click.echo(
+            "vgpu-scheduler-cache: the Kubernetes mode is not part of this version; "
+            "use --embedded to serve this host alone",
+            err=True,
+        )
+        sys.exit(2)
+    configure_logging(config.log_format)
+    try:
+        asyncio.run(server.serve(config))
+    except SchedulerCacheError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@_settings
+def check_config(config_path: Path | None, **flags: object) -> None:
+    """Check the configuration and print what would run."""
+    click.echo(_config(config_path, flags))
+
+
+if __name__ == "__main__":
+    main(prog_name="vgpu-scheduler-cache")

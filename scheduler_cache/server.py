@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts and stops the parts of the embedded mode; the only place that knows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import grpc
+from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_server
+
+from scheduler_cache.cache import Cache
+from scheduler_cache.config import Config
+from scheduler_cache.errors import ListenError
+from scheduler_cache.health import Health
+from scheduler_cache.listen import checked_address, make_room, unix_path
+from scheduler_cache.model import CardPolicy
+from scheduler_cache.service import EmbeddedService
+from scheduler_cache.sqlite_store import Store
+from scheduler_cache.watchers import Watchers
+
+logger = logging.getLogger(__name__)
+
+# Without it a second server would share a TCP port in silence.
+_OPTIONS = (("grpc.so_reuseport", 0),)
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then let the calls under way end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(config):
+        await stop.wait()
+        logger.info("stopping", extra={"drain_seconds": config.drain_seconds})
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[None]:
+    """Serve inside the block, as `config` says. Raises StoreError or ListenError at the start."""
+    addresses = [checked_address(address) for address in config.listen]
+    with Store.open(config.state_dir) as store:
+        cache = Cache(
+            store.load(),
+            default_policy=CardPolicy(config.card_policy),
+            stopped_grace_ns=config.stopped_grace_ns,
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        watchers = Watchers(config.watch_queue_length)
+        health = Health()
+        server = grpc.aio.server(options=_OPTIONS)
+        service = EmbeddedService(cache, store, watchers)
+        add_SchedulerCacheServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        health.add_to(server)
+        with _bound(server, addresses):
+            await server.start()
+            logger.info(
+                "serving",
+                extra={
+                    "listen": addresses,
+                    "state_dir": str(config.state_dir),
+                    "claims": len(cache.claims()),
+                },
+            )
+            try:
+                yield
+            finally:
+                health.stop()
+                watchers.close("the scheduler cache is shutting down; retrying is safe")
+                await server.stop(config.drain_seconds)
+
+
+@contextmanager
+def _bound(server: grpc.aio.Server, addresses: list[str]) -> Iterator[None]:
+    """Bind all addresses; Unix sockets are root's alone and are removed at the end."""
+    ours: dict[str, tuple[int, int]] = {}
+    # The socket is made with its final mode, so that there is no moment at which others may
+    # connect. Nothing else runs here yet.
+    umask = os.umask(0o177)
+    try:
+        for address in addresses:
+            if not address.startswith("unix:"):
+                _bind(server, address)
+                continue
+            path = unix_path(address)
+            os.umask(0o022)
+            make_room(path)
+            os.umask(0o177)
+            _bind(server, address)
+            status = path.stat()
+            ours[address] = (status.st_dev, status.st_ino)
+    finally:
+        os.umask(umask)
+    try:
+        yield
+    finally:
+        for address, identity in ours.items():
+            path = unix_path(address)
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            if (status.st_dev, status.st_ino) == identity:
+                path.unlink()
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ListenError(f"{address}: cannot be bound: is another process using it?") from error
