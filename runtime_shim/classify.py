@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spec says about its container: who asks for it, in whose name, how closed it is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from runtime_shim.messages import ContainerName, name_by_id
+from runtime_shim.request import REQUEST_VARIABLES
+from runtime_shim.spec import (
+    Spec,
+    annotations_of,
+    destination,
+    environment,
+    is_bind,
+    items,
+    mounts,
+    section,
+    source,
+)
+from runtime_shim.strip import UUID_VARIABLE, allows_all_devices
+
+Mode = Literal["kubernetes", "local"]
+
+# What the kubelet binds into every container of a pod.
+# Source: Kubernetes, pkg/kubelet/kubelet_pods.go, kubelet_getters.go.
+_KUBELET_SOURCE = re.compile(
+    r".*/pods/[^/]+/(etc-hosts|containers/.+|volumes/kubernetes\.io~.+|volume-subpaths/.+)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """The facts on which the agent decides before it asks anybody."""
+
+    managed: bool
+    """It asks for a slice (local mode), or admission gave it a UUID (Kubernetes mode)."""
+    container_uuid: str
+    """VGPU_CONTAINER_UUID as it is written; empty when there is none."""
+    cri: bool
+    """A CRI made it: containerd's or CRI-O's marks, or the kubelet's mounts."""
+    sandbox: bool
+    """It is the sandbox of a pod, which runs nothing but `pause`."""
+    privileged: bool
+    """Every device is allowed and CAP_SYS_ADMIN is held: root of the host in all but name."""
+    sys_admin: bool
+    """It may unmount what we mount."""
+    host_pid: bool
+    """It is in the host's PID namespace."""
+    host_dev: bool
+    """The host's /dev is bound into it."""
+    pod_uid: str
+    namespace: str
+    pod: str
+    container_name: str
+    """These four are empty where the engine does not say."""
+
+    def name(self, container_id: str) -> ContainerName:
+        """Return what to call the container in a message."""
+        by_id = name_by_id(container_id)
+        place = f"{self.namespace}/{self.pod}" if self.pod else by_id.place
+        return ContainerName(name=self.container_name or by_id.name, place=place)
+
+
+def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
+    """Return the facts of a spec; raises SpecError when it is none."""
+    env = environment(spec)
+    marks = annotations_of(spec)
+    podman = marks.get("io.container.manager") == "libpod"
+    sys_admin = _has_sys_admin(spec)
+    asks = UUID_VARIABLE in env if mode == "kubernetes" else not REQUEST_VARIABLES.isdisjoint(env)
+    return Classification(
+        managed=asks,
+        container_uuid=env.get(UUID_VARIABLE, ""),
+        cri="io.kubernetes.cri.sandbox-id" in marks
+        or ("io.kubernetes.cri-o.SandboxID" in marks and not podman)
+        or _has_kubelet_mount(spec),
+        sandbox="sandbox" in _first_two(marks, "cri.container-type", "cri-o.ContainerType"),
+        privileged=sys_admin and allows_all_devices(spec),
+        sys_admin=sys_admin,
+        host_pid=_is_in_host_pid_namespace(spec),
+        host_dev=any(is_bind(mount) and source(mount) == "/dev" for mount in mounts(spec)),
+        pod_uid="".join(_first_two(marks, "cri.sandbox-uid", "pod.uid")[:1]),
+        namespace="".join(_first_two(marks, "cri.sandbox-namespace", "pod.namespace")[:1]),
+        pod="".join(_first_two(marks, "cri.sandbox-name", "pod.name")[:1]),
+        container_name="".join(_first_two(marks, "cri.container-name", "container.name")[:1])
+        or marks.get("nerdctl/name", ""),
+    )
+
+
+def _first_two(marks: Mapping[str, str], containerd: str, crio: str) -> list[str]:
+    """Return what containerd's and CRI-O's annotations say, as far as they are there."""
+    names = (f"io.kubernetes.{containerd}", f"io.kubernetes.{crio}")
+    return [marks[name] for name in names if marks.get(name)]
+
+
+def _has_kubelet_mount(spec: Spec) -> bool:
+    return any(
+        is_bind(mount)
+        and destination(mount) in ("/etc/hosts", "/dev/termination-log")
+        and _KUBELET_SOURCE.fullmatch(source(mount)) is not None
+        for mount in mounts(spec)
+    )
+
+
+def _has_sys_admin(spec: Spec) -> bool:
+    capabilities = section(section(spec, "process"), "capabilities")
+    return "CAP_SYS_ADMIN" in (capabilities.get("bounding") or ())
+
+
+def _is_in_host_pid_namespace(spec: Spec) -> bool:
+    namespaces = items(section(spec, "linux"), "namespaces")
+    return not any(namespace.get("type") == "pid" for namespace in namespaces)

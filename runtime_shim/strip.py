@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes out of a spec every way to a GPU that the answer does not grant; pure, no I/O.
+
+What is granted is added afterwards (`spec.apply_edits`), so that a container holds exactly that,
+whatever its image, its user, its engine or an earlier run of ours had written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from runtime_shim.errors import RefusedError
+from runtime_shim.spec import (
+    Item,
+    Spec,
+    annotations_of,
+    destination,
+    device_rules,
+    devices,
+    env_entries,
+    is_bind,
+    items,
+    mounts,
+    normal_path,
+    section,
+    source,
+    within,
+)
+
+# Source: docs/contract.md §1, "Removed".
+_VARIABLES = frozenset(
+    {
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_GDS",
+        "NVIDIA_MOFED",
+        "NVIDIA_GDRCOPY",
+        "NVIDIA_NVSWITCH",
+        "CUDA_DISABLE_CONTROL",
+        "CUDA_OVERSUBSCRIBE",
+        "GPU_CORE_UTILIZATION_POLICY",
+    }
+)
+_VARIABLE_PREFIXES = ("NVIDIA_MIG_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "VGPU_")
+UUID_VARIABLE = "VGPU_CONTAINER_UUID"
+
+# NVIDIA's runtime reads device names from the destinations of mounts below this folder.
+_DEVICE_LISTS = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
+
+# Files of the driver by their names; the agent adds those that are granted, from the host's driver.
+_DRIVER_FILE = re.compile(
+    r"lib(cuda|cudadebugger|nvcuvid|nvoptix|vdpau_nvidia|nvidia-[\w-]+|\w+_nvidia)\.so[.\d]*"
+    r"|nvidia-(smi|debugdump|cuda-mps-control|cuda-mps-server)"
+)
+
+# Programs of the NVIDIA toolkit that hooks start: they would fail without devices, or add some.
+_NVIDIA_HOOK = re.compile(r"nvidia-(container-runtime-hook|container-toolkit|cdi-hook|ctk)")
+
+VGPU_FOLDER = "/dev/vgpu"
+PRELOAD_FILE = "/etc/ld.so.preload"
+OWN_FOLDERS = ("/run/vgpu", "/usr/lib/vgpu")
+"""Where the host keeps what the agent mounts at these two places."""
+
+NVIDIA_MAJOR = 195
+"""Of /dev/nvidiaN, nvidiactl and nvidia-modeset. Source: Linux, admin-guide/devices.txt."""
+
+
+def strip_gpu(
+    spec: Spec,
+    *,
+    library: str | None,
+    majors: Collection[int] = (NVIDIA_MAJOR,),
+    own_folders: Collection[str] = OWN_FOLDERS,
+    keep: Collection[tuple[int, int]] = (),
+) -> tuple[Spec, list[str]]:
+    """Return a copy of `spec` without ways to a GPU, and a sentence for each thing taken out.
+
+    `library` is the path in the container of the library that must come before the image's own
+    preloads; None: the container gets none, and its loader variables stay as they are. `majors` are
+    all device majors of the NVIDIA driver (`devices.granted_majors`). `keep` names nodes, as
+    (major, minor), that are granted to this container already. What lies in `own_folders` on the
+    host is an earlier edit of ours; any other mount at or below /dev/vgpu raises RefusedError.
+    Stripping twice changes nothing and says nothing.
+    """
+    removed: list[str] = []
+    majors = {NVIDIA_MAJOR, *majors}
+    changed = {
+        "process": _strip_process(spec, library, removed),
+        "annotations": _strip_annotations(spec, removed),
+        "mounts": _strip_mounts(spec, own_folders, removed),
+        "hooks": _strip_hooks(spec, removed),
+        "linux": _strip_linux(spec, majors, keep, removed),
+    }
+    return {**spec, **{name: new for name, new in changed.items() if new is not None}}, removed
+
+
+def is_removed_variable(name: str) -> bool:
+    """Tell whether no container keeps the variable `name` from its image or its user."""
+    return name in _VARIABLES or (name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE)
+
+
+def allows_all_devices(spec: Spec) -> bool:
+    """Tell whether the cgroup rules end up allowing every character device."""
+    allowed = False
+    for rule in device_rules(spec):
+        if _is_wildcard(rule) and _access(rule) >= {"r", "w"}:
+            allowed = bool(rule.get("allow"))
+    return allowed
+
+
+def _strip_process(spec: Spec, library: str | None, removed: list[str]) -> Item | None:
+    before = env_entries(spec)
+    after = _strip_loader(_strip_env(before, removed), library, removed)
+    return None if after == before else {**section(spec, "process"), "env": after}
+
+
+def _strip_env(entries: list[str], removed: list[str]) -> list[str]:
+    kept = []
+    last_uuid = max(
+        (index for index, entry in enumerate(entries) if _name(entry) == UUID_VARIABLE), default=-1
+    )
+    for index, entry in enumerate(entries):
+        name = _name(entry)
+        if is_removed_variable(name):
+            removed.append(f"variable {entry[:200]!r} is set by vgpu alone")
+        elif name == UUID_VARIABLE and index != last_uuid:
+            removed.append(f"variable {entry[:200]!r} is set again later")
+        else:
+            kept.append(entry)
+    return kept
+
+
+def _strip_loader(entries: list[str], library: str | None, removed: list[str]) -> list[str]:
+    """Make sure that no loader variable comes between a process and `library`.
+
+    LD_PRELOAD is searched before ld.so.preload, so an image's `LD_PRELOAD=libcuda.so.1` would offer
+    the driver's symbols before ours; with our library in front the order is ours first and its own
+    preloads (jemalloc, tcmalloc, …) go on working. LD_AUDIT may rebind any symbol and rename any
+    library, ours included, and goes. LD_LIBRARY_PATH stays: our library is named by an absolute
+    path, and hooks are by symbol, whichever libcuda it leads to. GLIBC_TUNABLES stays: none of them
+    turns preloading off, and static TLS of preloads is laid out before `optional_static_tls`
+    counts. What a process sets for its children is beyond any edit; enforcement sees it.
+    """
+    if library is None:
+        return entries
+    kept = []
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        if name == "LD_AUDIT":
+            removed.append(f"variable {entry[:200]!r} could hide the vgpu library")
+            continue
+        if name == "LD_PRELOAD" and value and re.split("[ :]", value)[0] != library:
+            removed.append(f"variable {entry[:200]!r} now starts with the vgpu library")
+            entry = f"{name}={library}:{value}"
+        kept.append(entry)
+    return kept
+
+
+def _strip_annotations(spec: Spec, removed: list[str]) -> Item | None:
+    gone = sorted(name for name in annotations_of(spec) if name.startswith("cdi.k8s.io/"))
+    removed += [f"annotation {name!r} asks for devices" for name in gone]
+    before = section(spec, "annotations")
+    return {name: before[name] for name in before if name not in gone} if gone else None
+
+
+def _strip_mounts(
+    spec: Spec, own_folders: Collection[str], removed: list[str]
+) -> list[Item] | None:
+    before = mounts(spec)
+    kept = []
+    for mount in before:
+        place = destination(mount)
+        ours = is_bind(mount) and any(within(source(mount), folder) for folder in own_folders)
+        if within(place, VGPU_FOLDER) and (place == VGPU_FOLDER or not ours):
+            raise RefusedError(
+                f"a mount of {source(mount)!r} at {place!r} covers the place of the vgpu library",
+                "mount it elsewhere: /dev/vgpu belongs to vgpu",
+            )
+        if ours and (place == PRELOAD_FILE or within(place, VGPU_FOLDER)):
+            removed.append(f"mount at {place!r} is an earlier one of vgpu's own")
+        elif why := _mount_objection(mount):
+            removed.append(f"mount of {source(mount)!r} at {destination(mount)!r} {why}")
+        else:
+            kept.append(mount)
+    return None if len(kept) == len(before) else kept
+
+
+def _mount_objection(mount: Item) -> str | None:
+    place = destination(mount)
+    if any(within(place, folder) for folder in _DEVICE_LISTS):
+        return "asks for devices"
+    if place.startswith("/dev/nvidia"):
+        return "gives a GPU device"
+    if not is_bind(mount):
+        return None
+    if source(mount).startswith("/dev/nvidia"):
+        return "gives a GPU device"
+    if source(mount) == "/dev":
+        return "gives every device of the host"
+    if _DRIVER_FILE.fullmatch(place.rpartition("/")[2]):
+        return "brings a file of a GPU driver"
+    return None
+
+
+def _strip_hooks(spec: Spec, removed: list[str]) -> Item | None:
+    before = section(spec, "hooks")
+    after = dict(before)
+    for stage in before:
+        hooks = items(before, stage)
+        kept = [hook for hook in hooks if not _is_nvidia_hook(hook)]
+        if len(kept) < len(hooks):
+            removed.append(f"{stage} hook of the NVIDIA toolkit would add devices")
+            after[stage] = kept
+    return None if after == before else after
+
+
+def _is_nvidia_hook(hook: Item) -> bool:
+    path = hook.get("path")
+    return isinstance(path, str) and bool(_NVIDIA_HOOK.match(path.rpartition("/")[2]))
+
+
+def _strip_linux(
+    spec: Spec, majors: Collection[int], keep: Collection[tuple[int, int]], removed: list[str]
+) -> Item | None:
+    linux = section(spec, "linux")
+    nodes, rules = devices(spec), device_rules(spec)
+    kept_nodes = [node for node in nodes if not _is_foreign_node(node, majors, keep)]
+    kept_rules = [rule for rule in rules if not _opens_gpu(rule, majors, keep)]
+    removed += [
+        f"device {node.get('path')!r} is a GPU's" for node in _dropped(nodes, kept_nodes)
+    ] + [f"device rule {_words(rule)!r} opens GPUs" for rule in _dropped(rules, kept_rules)]
+    if not any(_denies_all(rule) for rule in kept_rules):
+        # runc denies what no rule allows; crun sets no filter at all when there is no rule.
+        kept_rules = [{"allow": False, "access": "rwm"}, *kept_rules]
+    if kept_nodes == nodes and kept_rules == rules:
+        return None
+    resources = {**section(linux, "resources"), "devices": kept_rules}
+    after = {**linux, "resources": resources}
+    if kept_nodes != nodes:
+        after["devices"] = kept_nodes
+    return after
+
+
+def _dropped(before: Iterable[Item], after: Collection[Item]) -> list[Item]:
+    return [item for item in before if item not in after]
+
+
+def _is_foreign_node(
+    node: Item, majors: Collection[int], keep: Collection[tuple[int, int]]
+) -> bool:
+    if node.get("type") == "b" or (node.get("major"), node.get("minor")) in keep:
+        return False
+    path = node.get("path")
+    named = isinstance(path, str) and normal_path(path).startswith("/dev/nvidia")
+    return named or node.get("major") in majors
+
+
+def _opens_gpu(rule: Item, majors: Collection[int], keep: Collection[tuple[int, int]]) -> bool:
+    """Tell whether a rule lets a GPU be read or written.
+
+    Rules that only allow mknod stay, `c *:* m` of Docker and containerd among them: a node that may
+    be made but not opened gives nothing.
+    """
+    if not rule.get("allow") or rule.get("type") == "b" or not _access(rule) & {"r", "w"}:
+        return False
+    major = rule.get("major")
+    return _is_any(major) or (major in majors and (major, rule.get("minor")) not in keep)
+
+
+def _denies_all(rule: Item) -> bool:
+    return not rule.get("allow") and _is_wildcard(rule) and _access(rule) >= {"r", "w", "m"}
+
+
+def _is_wildcard(rule: Mapping[str, Any]) -> bool:
+    kind = rule.get("type") or "a"
+    return kind in ("a", "c") and _is_any(rule.get("major")) and _is_any(rule.get("minor"))
+
+
+def _is_any(number: object) -> bool:
+    return number is None or not isinstance(number, int) or number < 0
+
+
+def _access(rule: Mapping[str, Any]) -> set[str]:
+    access = rule.get("access")
+    return set(access) if isinstance(access, str) and access else {"r", "w", "m"}
+
+
+def _words(rule: Item) -> str:
+    numbers = ("*" if _is_any(rule.get(name)) else str(rule[name]) for name in ("major", "minor"))
+    return f"{rule.get('type') or 'a'} {':'.join(numbers)} {rule.get('access') or 'rwm'}"
+
+
+def _name(entry: str) -> str:
+    return entry.partition("=")[0]
