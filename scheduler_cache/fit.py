@@ -21,7 +21,7 @@ from scheduler_cache.model import (
     Request,
     Slice,
 )
-from scheduler_cache.units import human_bytes
+from scheduler_cache.units import counted, human_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ def obstacle(request: Request, demand: Demand, room: Room, policy: CardPolicy) -
         return Obstacle(
             ObstacleKind.OVERBOOKED,
             f"overbooked: {human_bytes(use.memory_bytes)} of {human_bytes(card.memory_bytes)} and "
-            f"{use.reserved_percent}% of cores held by {use.slices} containers",
+            f"{use.reserved_percent}% of cores held by {counted(use.slices, 'slice')}",
         )
     if use.exclusive_holders:
         return Obstacle(ObstacleKind.HELD, f"held exclusively by {use.exclusive_holders[0]}")
     if policy is CardPolicy.EXCLUSIVE and use.slices:
-        return Obstacle(ObstacleKind.IN_USE, f"in use by {use.slices} containers")
+        return Obstacle(ObstacleKind.IN_USE, f"holds {counted(use.slices, 'slice')}")
     if use.slices >= card.slots:
-        return Obstacle(ObstacleKind.SLOTS, f"all {card.slots} slots taken")
+        return Obstacle(ObstacleKind.SLOTS, f"{use.slices} of {counted(card.slots, 'slot')} taken")
     wanted_bytes = demand.memory.of(card)
     if not 1 <= wanted_bytes <= room.free_bytes:
         free, total = human_bytes(room.free_bytes), human_bytes(card.memory_bytes)

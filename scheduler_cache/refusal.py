@@ -41,8 +41,8 @@ def refusal(
     only_memory = all(
         reason.kind in (ObstacleKind.MEMORY, ObstacleKind.DENIED) for _, reason in found
     )
-    headline = _headline(request, len(rooms) - len(found), policy, only_memory)
-    named = [f"{room.card.uuid} {_clause(room, reason, only_memory)}" for room, reason in found]
+    headline = _headline(request, len(rooms) - len(found), policy)
+    named = [_clause(room, reason, only_memory) for room, reason in found]
     if len(named) > _CARDS_NAMED:
         named[_CARDS_NAMED:] = [f"and {len(named) - _CARDS_NAMED} more cards"]
     end = remedy or _remedy([reason for _, reason in found], policy)
@@ -69,30 +69,26 @@ def _first_obstacle(request: Request, room: Room, policy: CardPolicy) -> Obstacl
     return next((reason for reason in found if reason is not None), None)
 
 
-def _headline(request: Request, takers: int, policy: CardPolicy, only_memory: bool) -> str:
-    demands = set(request.demands)
-    if len(demands) > 1:
-        amounts = ", ".join(wanted(request, demand) for demand in request.demands)
-        return f"no distinct cards have {amounts} free"
-    words = wanted(request, request.demands[0])
+def _headline(request: Request, takers: int, policy: CardPolicy) -> str:
+    demands = request.demands
+    if len(set(demands)) > 1:
+        amounts = ", ".join(wanted(request, demand) for demand in demands)
+        return f"no {request.count} distinct cards have {amounts} free"
+    words = wanted(request, demands[0])
     if policy is CardPolicy.EXCLUSIVE:
-        words = "a whole unused card" if request.whole_cards else f"an unused card with {words}"
-        have = "found"
-    else:
-        have = "free"
-    if request.count > 1:
-        return f"{request.count} cards with {words} {have} asked for, {takers} fit"
-    if policy is CardPolicy.EXCLUSIVE:
-        return f"{words} is not to be had"
-    return f"no card has {words} free"
+        some = "unused card" if request.whole_cards else f"unused card with {words}"
+        if request.count == 1:
+            return f"no {some} is left"
+        return f"{request.count} {some.replace('card', 'cards', 1)} asked for, {takers} left"
+    if request.count == 1:
+        return f"no card has {words} free"
+    return f"{request.count} cards with {words} free asked for, {takers} found"
 
 
 def _clause(room: Room, reason: Obstacle, only_memory: bool) -> str:
-    if reason.kind is ObstacleKind.MEMORY:
-        return f"has {reason.text.replace(' free', '')}" if only_memory else f"has {reason.text}"
-    if reason.kind is ObstacleKind.CORES:
-        return f"has {reason.text}"
-    return f"is {reason.text}"
+    if only_memory and reason.kind is ObstacleKind.MEMORY:
+        return f"{room.card.uuid} has {reason.text.replace(' free', '')}"
+    return f"{room.card.uuid}: {reason.text}"
 
 
 def _remedy(reasons: Sequence[Obstacle], policy: CardPolicy) -> str:
@@ -108,7 +104,7 @@ def _never(request: Request, idle: Sequence[Room]) -> str:
     allowed = [room.card for room in idle if denial(request, room.card) is None]
     if not allowed:
         reasons = ", ".join(
-            f"{room.card.uuid} is {denial(request, room.card)}" for room in idle[:_CARDS_NAMED]
+            f"{room.card.uuid}: {denial(request, room.card)}" for room in idle[:_CARDS_NAMED]
         )
         return f"no card is allowed: {reasons}; ask for other models or UUIDs"
     if request.count > len(allowed):

@@ -98,6 +98,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) STRICT, WITHOUT ROWID
         """,
     ),
+    # A repeated Allocate must name again what the first one took: its answer may have been lost.
+    ("ALTER TABLE claim ADD COLUMN taken TEXT NOT NULL DEFAULT '[]'",),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)
@@ -196,7 +198,7 @@ class Store:
         many("DELETE FROM slice WHERE allocation_id = ?", ids)
         many("DELETE FROM claim WHERE allocation_id = ?", ids)
         many(
-            "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             map(_claim_row, changes.claims),
         )
         many(
@@ -361,6 +363,7 @@ def _claim_row(claim: Claim) -> tuple[object, ...]:
         allocation.whole_cards,
         allocation.exclusive,
         None if claim.request is None else _request_text(claim.request),
+        json.dumps(claim.taken_allocation_ids),
     )
 
 
@@ -380,6 +383,7 @@ def _claim(row: sqlite3.Row, slices: tuple[Slice, ...]) -> Claim:
         state=ClaimState(row["state"]),
         since_unix_ns=row["since_unix_ns"],
         request=None if row["request"] is None else _request(row["request"]),
+        taken_allocation_ids=tuple(json.loads(row["taken"])),
     )
 
 

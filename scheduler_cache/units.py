@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte counts in the words of messages. Requests arrive in bytes: nothing is parsed here."""
+"""Quantities in the words of messages. Requests arrive in bytes: nothing is parsed here."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def human_bytes(count: int) -> str:
             tenths = count * 10 // size
             return f"{tenths // 10}.{tenths % 10}{unit}"
     return f"{count} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `number` with its noun, such as `1 slot` or `3 slots`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
