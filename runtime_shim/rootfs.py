@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks into a container's root before it starts: can the vgpu library be loaded there, and where
+do driver libraries go? Reads only, and only through openat2.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runtime_shim.errors import RefusedError
+from runtime_shim.openat2 import open_in_root, path_in_root
+from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, section, source, within
+from runtime_shim.strip import PRELOAD_FILE
+
+# Where programs name their loader (PT_INTERP). Source: System V ABI supplements, glibc and musl.
+_GLIBC_LOADERS = (
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-linux.so.2",
+    "/lib/ld-linux-armhf.so.3",
+)
+_MUSL_LOADERS = (
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+    "/lib/ld-musl-i386.so.1",
+    "/lib/ld-musl-armhf.so.1",
+)
+# Nix compiles another preload file into its loader, and none of the paths above exist there.
+_FOREIGN_LOADERS = ("/nix/store",)
+
+# Folders that glibc searches without a cache, most specific first: Debian's, then Fedora's and
+# SUSE's, then Arch's.
+_LIBRARY_FOLDERS = {
+    machine: (
+        f"/usr/lib/{triplet}",
+        f"/lib/{triplet}",
+        "/usr/lib64",
+        "/lib64",
+        "/usr/lib",
+    )
+    for machine, triplet in (("x86_64", "x86_64-linux-gnu"), ("aarch64", "aarch64-linux-gnu"))
+}
+
+# Loaders are 0.2 MiB, 1.5 MiB with symbols; preload files are a line.
+_MAX_LOADER_BYTES = 16 * 2**20
+_MAX_PRELOAD_BYTES = 64 * 2**10
+
+_GLIBC_REMEDY = "use an image that is based on glibc, such as Debian, Ubuntu or UBI"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootfsFacts:
+    """What the create path has to know about a container's root. Paths are the container's own."""
+
+    loaders: Sequence[str]
+    """Dynamic loaders that honour /etc/ld.so.preload."""
+    library_dir: str
+    """The folder for driver libraries, without links; empty when the root has no such folder."""
+    preload: bytes
+    """What the container's own /etc/ld.so.preload says; ours goes in front (`merge_preload`)."""
+    preload_objection: RefusedError | None
+    """Why /etc cannot take the mount of ld.so.preload; None when it can, or needs none."""
+    mount_preload: bool
+    """Mount ld.so.preload; False when nothing in the container would read it and it cannot be."""
+    read_only_filesystem: bool
+    """The root lies on a file system on which no mount point can be made."""
+    notes: Sequence[str] = ()
+    """For the log."""
+
+
+def inspect_rootfs(bundle_fd: int, spec: Spec, *, library: bool = True) -> RootfsFacts:
+    """Return the facts of the root that `spec` names, relative to the bundle.
+
+    `spec` is already stripped: mounts of an earlier run of ours would be taken for the user's.
+    Raises RefusedError when the vgpu library could not work there; `library=False` asks for a
+    container that gets none (whole cards), and leaves these checks out.
+    """
+    with _open_root(bundle_fd, spec) as root_fd:
+        places = [(_place(root_fd, destination(mount)), mount) for mount in mounts(spec)]
+        loaders = [path for path in _GLIBC_LOADERS if _honours_preload(root_fd, path)]
+        preload, objection, notes = b"", None, list[str]()
+        if library:
+            _check_loaders(root_fd, loaders)
+            _check_dev(places)
+            try:
+                preload, notes = _inspect_preload(bundle_fd, root_fd, places)
+            except RefusedError as error:
+                objection = error
+        mount_preload = library
+        if objection and not loaders and not any(_may_hold_loader(place) for place, _ in places):
+            mount_preload, objection = False, None
+        return RootfsFacts(
+            loaders=loaders,
+            library_dir=_library_dir(root_fd, loaders),
+            preload=preload,
+            preload_objection=objection,
+            mount_preload=mount_preload,
+            read_only_filesystem=_is_read_only(root_fd),
+            notes=notes,
+        )
+
+
+def merge_preload(library: str, own: bytes) -> bytes:
+    """Return an ld.so.preload that loads `library` first and then what the image wanted.
+
+    A carriage return would become a part of the last name on its line, so they go.
+    """
+    lines = own.replace(b"\r", b"").strip(b"\n")
+    return os.fsencode(library) + b"\n" + (lines + b"\n" if lines else b"")
+
+
+@contextlib.contextmanager
+def _open_root(bundle_fd: int, spec: Spec) -> Iterator[int]:
+    path = section(spec, "root").get("path")
+    if not isinstance(path, str) or not path:
+        raise RefusedError(
+            "config.json names no rootfs", "the engine has to write root.path; see its log"
+        )
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
+    except OSError as error:
+        raise _cannot_read(f"the rootfs {path!r}", error) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _opened(root_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
+    fd = open_in_root(root_fd, path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _place(root_fd: int, place: str) -> str:
+    """Return where a mount at `place` ends up once the runtime has followed the image's links."""
+    if place.startswith(("/proc/", "/sys/", "/dev/")):
+        return place  # below a mount of the runtime's own, not in the image
+    head, tail = place, ""
+    while head != "/":
+        real = path_in_root(root_fd, head)
+        if real is not None:
+            return real.rstrip("/") + tail
+        head, _, name = head.rpartition("/")
+        head, tail = head or "/", f"/{name}{tail}"
+    return place
+
+
+def _honours_preload(root_fd: int, path: str) -> bool:
+    """Tell whether `path` is a loader that reads /etc/ld.so.preload.
+
+    By its own text: musl and gcompat also put files at glibc's path, and Nix changes the name.
+    """
+    try:
+        return PRELOAD_FILE.encode() in _read(root_fd, path, _MAX_LOADER_BYTES)
+    except OSError:
+        return False
+
+
+def _check_loaders(root_fd: int, loaders: Sequence[str]) -> None:
+    if loaders:
+        return
+    for path in (*_MUSL_LOADERS, *_GLIBC_LOADERS, *_FOREIGN_LOADERS):
+        if path_in_root(root_fd, path) is not None:
+            kind = "musl" if "musl" in path else "another loader than glibc's"
+            raise RefusedError(
+                f"the image uses {kind} ({path}), which does not read {PRELOAD_FILE}, so that"
+                " nothing would hold it to its slice",
+                _GLIBC_REMEDY,
+            )
+
+
+def _may_hold_loader(place: str) -> bool:
+    return within(place, "/usr") or within(place, "/nix") or place.startswith("/lib")
+
+
+def _check_dev(places: Sequence[tuple[str, Item]]) -> None:
+    """Demand that the last mount at /dev is a tmpfs: what we mount there is gone with it."""
+    at_dev = [mount for place, mount in places if place == "/dev"]
+    if not at_dev or at_dev[-1].get("type") != "tmpfs":
+        what = f"a mount of {source(at_dev[-1])!r}" if at_dev else "a part of the image"
+        raise RefusedError(
+            f"its /dev is {what} and not a tmpfs of its own",
+            "start it with the engine's own /dev, without a volume there",
+        )
+
+
+def _inspect_preload(
+    bundle_fd: int, root_fd: int, places: Sequence[tuple[str, Item]]
+) -> tuple[bytes, list[str]]:
+    """Return the container's own ld.so.preload, and notes.
+
+    Raises RefusedError where the runtime could not mount ours over it.
+    """
+    folder = path_in_root(root_fd, "/etc") or "/etc"
+    place = f"{folder}/ld.so.preload"
+    own = [mount for at, mount in places if at == place]
+    if own:  # ours takes its place, so the runtime makes the mount point as it would have anyway
+        return _read_own_mount(bundle_fd, own[-1]), ["its own mount of ld.so.preload is merged"]
+    covering = [(at, mount) for at, mount in places if at != "/" and within(place, at)]
+    if not covering:
+        return _inspect_image(root_fd, places)
+    at, mount = covering[-1]
+    if mount.get("type") == "tmpfs" and "ro" not in (mount.get("options") or ()):
+        if "tmpcopyup" in (mount.get("options") or ()):
+            return _inspect_image(root_fd, places)
+        return b"", []
+    if not is_bind(mount):
+        raise _objection(f"a {mount.get('type')} mount covers {at}")
+    return _inspect_volume(bundle_fd, mount, place.removeprefix(at.rstrip("/")))
+
+
+def _inspect_image(root_fd: int, places: Sequence[tuple[str, Item]]) -> tuple[bytes, list[str]]:
+    notes: list[str] = []
+    mode = _mode(root_fd, PRELOAD_FILE)
+    if mode is not None and stat.S_ISLNK(mode):
+        target = path_in_root(root_fd, PRELOAD_FILE)
+        if target is None:
+            mode = None
+            notes.append("its ld.so.preload is a dangling link: the runtime creates the target")
+        elif any(within(target, at) for at, _ in places if at != "/"):
+            raise _objection(f"it is a link to {target!r}, which a mount covers")
+        else:
+            mode = _mode(root_fd, target)
+    if mode is None:
+        if _is_read_only(root_fd):
+            raise _objection("the rootfs lies on a read-only file system without that file")
+        return b"", notes
+    return _read_preload(root_fd, PRELOAD_FILE, mode), notes
+
+
+def _inspect_volume(bundle_fd: int, mount: Item, path: str) -> tuple[bytes, list[str]]:
+    """Look into the host folder that is bound over /etc; its content is the container's, too."""
+    what = f"the mount of {source(mount)!r} at {destination(mount)!r}"
+    try:
+        fd = os.open(source(mount), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
+    except OSError as error:
+        raise _cannot_read(what, error) from error
+    try:
+        mode = _mode(fd, path)
+        if mode is None:
+            if "ro" in (mount.get("options") or ()) or _is_read_only(fd):
+                raise _objection(f"{what} is read-only and holds no such file")
+            return b"", [f"an empty ld.so.preload stays behind in {source(mount)!r}"]
+        if stat.S_ISLNK(mode):
+            raise _objection(f"in {what} it is a symbolic link")
+        return _read_preload(fd, path, mode), []
+    finally:
+        os.close(fd)
+
+
+def _read_own_mount(bundle_fd: int, mount: Item) -> bytes:
+    what = f"the mount of {source(mount)!r} at {destination(mount)!r}"
+    if not is_bind(mount):
+        raise _objection(f"{what} is not a file")
+    try:
+        fd = os.open(source(mount), os.O_PATH | os.O_CLOEXEC, dir_fd=bundle_fd)
+    except OSError as error:
+        raise _cannot_read(what, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _objection(f"{what} is not a file")
+        return _content(fd, _MAX_PRELOAD_BYTES)
+    except OSError as error:
+        raise _cannot_read(what, error) from error
+    finally:
+        os.close(fd)
+
+
+def _read_preload(root_fd: int, path: str, mode: int) -> bytes:
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise _objection(f"it is {kind} in the image")
+    try:
+        return _read(root_fd, path, _MAX_PRELOAD_BYTES)
+    except OSError as error:
+        raise _cannot_read(PRELOAD_FILE, error) from error
+
+
+def _mode(root_fd: int, path: str) -> int | None:
+    """Return the mode of `path` itself, links not followed; None when it is not there."""
+    try:
+        with _opened(root_fd, path, os.O_PATH | os.O_NOFOLLOW) as fd:
+            return os.fstat(fd).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+
+
+def _read(root_fd: int, path: str, limit: int) -> bytes:
+    with _opened(root_fd, path) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return _content(fd, limit)
+
+
+def _content(path_fd: int, limit: int) -> bytes:
+    """Return what the regular file behind an O_PATH descriptor holds.
+
+    It is surely that file, whatever its name means by now. Raises OSError, EFBIG above `limit`.
+    """
+    fd = os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return os.pread(fd, size, 0)
+    finally:
+        os.close(fd)
+
+
+def _library_dir(root_fd: int, loaders: Sequence[str]) -> str:
+    for folder in _LIBRARY_FOLDERS.get(os.uname().machine, ("/usr/lib",)):
+        if (real := path_in_root(root_fd, f"{folder}/.")) is not None:
+            return real
+    real = path_in_root(root_fd, loaders[0]) if loaders else None
+    return real.rpartition("/")[0] if real else ""
+
+
+def _is_read_only(fd: int) -> bool:
+    return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+
+
+def _objection(why: str) -> RefusedError:
+    return RefusedError(
+        f"{PRELOAD_FILE} cannot be put in place: {why}",
+        "free that path, or set policy.preload_env = allow on the node for weaker isolation",
+    )
+
+
+def _cannot_read(what: str, error: OSError) -> RefusedError:
+    code = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return RefusedError(f"cannot look into {what} ({code})", "check the image and its mounts")
