@@ -1,0 +1,2 @@
+#include "pool.h"
+void pool_free(struct region *region) { (void)region; }
