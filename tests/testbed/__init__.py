@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scratch node with real runc, crun and dockerd, for tests and the demo.
 
-Everything lives in one directory that the caller gives; nothing of the host's own engines is touched.
+Everything lives in one directory that the caller gives; the host's own engines are not touched.
 """
 
 from pathlib import Path

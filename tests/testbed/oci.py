@@ -39,9 +39,7 @@ def default_spec(args: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
             "args": list(args),
             "env": [PATH, *(f"{name}={value}" for name, value in env.items())],
             "cwd": "/",
-            "capabilities": {
-                kind: CAPABILITIES for kind in ("bounding", "effective", "permitted")
-            },
+            "capabilities": {kind: CAPABILITIES for kind in ("bounding", "effective", "permitted")},
         },
         "root": {"path": "rootfs"},
         "hostname": "testbed",
@@ -68,9 +66,7 @@ def default_spec(args: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         ],
         "linux": {
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-            "namespaces": [
-                {"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")
-            ],
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
             "maskedPaths": ["/proc/kcore"],
             "readonlyPaths": ["/proc/sys"],
         },
@@ -133,10 +129,17 @@ class RuntimeFailedError(Exception):
 class OciRuntime:
     """Gives commands to a runtime binary as engines do, with a root directory of its own."""
 
-    def __init__(self, binary: Path, root: Path, *, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        binary: Path,
+        root: Path,
+        *,
+        options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.binary = binary
         self.root = root
-        self._global = [str(binary), "--root", str(root), *options]
+        self._global = [*prefix, str(binary), "--root", str(root), *options]
 
     def command(
         self, *words: str, timeout_seconds: float = 60, log: Path | None = None

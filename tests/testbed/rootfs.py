@@ -24,7 +24,9 @@ def build_rootfs(target: Path, *, loader: str = "glibc") -> Path:
     shutil.copy2(busybox, target / "bin/busybox")
     for applet in ("sh", "sleep", "cat", "env", "ls", "dd", "echo", "true", "id", "mount", "tail"):
         (target / "bin" / applet).symlink_to("busybox")
-    (target / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n")
+    (target / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n"
+    )
     (target / "etc/group").write_text("root:x:0:\nuser:x:1000:\n")
     if loader == "glibc":
         _copy_glibc(target)

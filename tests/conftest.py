@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that every tier shares."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.docker import find_dockerd
+from tests.testbed.rootfs import build_rootfs
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-engines",
+        action="store_true",
+        help="fail instead of skipping when an engine is not installed",
+    )
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """Yield a directory with a short name: a unix socket's path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def needs_root() -> None:
+    """End a test that needs root with a sentence when it has none."""
+    if os.geteuid() != 0:
+        pytest.fail("this tier starts real containers: run it as root")
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory, needs_root: None) -> Path:
+    """Return a glibc rootfs with vgpu-probe, to copy from."""
+    return build_rootfs(tmp_path_factory.mktemp("rootfs"))
+
+
+@pytest.fixture(scope="session")
+def dockerd(request: pytest.FixtureRequest, needs_root: None) -> str:
+    """Return dockerd's path; without it fail under --require-engines, else skip."""
+    found = find_dockerd()
+    if found is None:
+        if request.config.getoption("--require-engines"):
+            pytest.fail("dockerd is not installed: run `make setup`")
+        pytest.skip("dockerd is not installed")
+    return found

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same promise with crun below."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.gpu import SimulatedGpu
+from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
+from tests.testbed.node import GIB, Node, wait_until
+from tests.testbed.oci import RuntimeFailedError
+
+
+@pytest.fixture
+def node(scratch: Path, gpu: SimulatedGpu) -> Iterator[Node]:
+    """Yield a running node in front of crun."""
+    with Node(scratch / "node", gpu, low_level="crun") as running:
+        yield running
+
+
+def test_crun_containers_are_held_to_their_slices(node: Node, make_bundle: MakeBundle) -> None:
+    runtime = node.runtime()
+    bundle = make_bundle("a", slice_env("2Gi"))
+    runtime.start_detached(bundle, "a")
+
+    seen = probe_in(runtime, "a", "--until-refused", "64m")
+    with pytest.raises(RuntimeFailedError, match="free"):
+        runtime.start_detached(make_bundle("b", slice_env("7Gi")), "b")
+    wait_until(lambda: node.claim_states() == {"a": "running"}, "crun's init is found")
+    runtime.delete("a")
+    wait_until(lambda: node.claim_states() == {"a": "stopped"}, "its end is seen")
+
+    assert totals(seen) == {2 * GIB}
+    assert seen["words"][0]["bytes"] == 2 * GIB

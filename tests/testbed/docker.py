@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private dockerd in a scratch directory; the host's own Docker is never touched."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.testbed.node import wait_until
+
+SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def find_dockerd() -> str | None:
+    """Return dockerd's path, or None where Docker is not installed."""
+    return shutil.which("dockerd", path=SEARCH)
+
+
+class DockerFailedError(Exception):
+    """A docker command ended with an exit code other than 0."""
+
+    def __init__(self, words: Sequence[str], status: int, stderr: str) -> None:
+        super().__init__(f"docker {' '.join(words)}: exit {status}: {stderr.strip()}")
+        self.status = status
+        self.stderr = stderr
+
+
+class Docker:
+    """dockerd with extra runtimes, no bridge and no iptables, and a client for it."""
+
+    def __init__(
+        self, directory: Path, runtimes: Mapping[str, Path], *, default: str | None = None
+    ) -> None:
+        self.directory = directory
+        self._runtimes = runtimes
+        self._default = default
+        self._daemon: subprocess.Popen[bytes] | None = None
+        # The socket's path must fit in 107 bytes, and pytest's directories may not.
+        self.host = f"unix://{directory}/d.sock"
+
+    def __enter__(self) -> "Docker":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._daemon is not None and self._daemon.poll() is None:
+            self.remove_all()
+        self.stop()
+        self._unmount_everything()
+
+    def start(self) -> None:
+        """Start dockerd and wait for its first answer."""
+        dockerd = find_dockerd()
+        assert dockerd is not None, "dockerd is not installed: run `make test-engines`"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config: dict[str, object] = {
+            "runtimes": {name: {"path": str(path)} for name, path in self._runtimes.items()}
+        }
+        if self._default is not None:
+            config["default-runtime"] = self._default
+        (self.directory / "daemon.json").write_text(json.dumps(config))
+        with (self.directory / "dockerd.log").open("ab") as log:
+            self._daemon = subprocess.Popen(
+                [
+                    dockerd,
+                    f"--config-file={self.directory}/daemon.json",
+                    "--iptables=false",
+                    "--ip6tables=false",
+                    "--bridge=none",
+                    f"--data-root={self.directory}/data",
+                    f"--exec-root={self.directory}/exec",
+                    f"--pidfile={self.directory}/pid",
+                    f"--host={self.host}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PATH": SEARCH},
+            )
+        wait_until(self._answers, "dockerd does not answer", timeout_seconds=60)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End dockerd with a signal."""
+        if self._daemon is None:
+            return
+        self._daemon.send_signal(how)
+        try:
+            self._daemon.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._daemon.kill()
+            self._daemon.wait()
+        self._daemon = None
+
+    def command(self, *words: str, timeout_seconds: float = 90) -> str:
+        """Run a docker command and return its stdout; raise `DockerFailedError` on failure."""
+        done = subprocess.run(
+            ["docker", "-H", self.host, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+        )
+        if done.returncode != 0:
+            raise DockerFailedError(words, done.returncode, done.stderr)
+        return done.stdout
+
+    def import_image(self, rootfs: Path, name: str, *, changes: Sequence[str] = ()) -> None:
+        """Make an image of a directory, with Dockerfile lines such as `ENV A=b`."""
+        archive = self.directory / "image.tar"
+        subprocess.run(["tar", "-C", str(rootfs), "-cf", str(archive), "."], check=True)
+        options = [word for change in changes for word in ("--change", change)]
+        self.command("import", *options, str(archive), name)
+        archive.unlink()
+
+    def remove_all(self) -> None:
+        """Remove every container."""
+        ids = self.command("ps", "-aq").split()
+        if ids:
+            self.command("rm", "--force", *ids)
+
+    def _answers(self) -> bool:
+        assert self._daemon is not None
+        if self._daemon.poll() is not None:
+            text = (self.directory / "dockerd.log").read_text()
+            raise RuntimeError(f"dockerd ended with {self._daemon.returncode}: {text[-2000:]}")
+        try:
+            self.command("version", timeout_seconds=5)
+        except (DockerFailedError, subprocess.TimeoutExpired):
+            return False
+        return True
+
+    def _unmount_everything(self) -> None:
+        prefix = str(self.directory.resolve())
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        for target in sorted((line.split()[4] for line in lines), reverse=True):
+            if target.startswith(prefix):
+                subprocess.run(["umount", "-l", target], check=False, capture_output=True)
