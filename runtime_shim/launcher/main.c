@@ -28,13 +28,14 @@
 static char message_bytes[VGPU_LAUNCHER_PACKET_BYTES];
 static struct text message = TEXT(message_bytes);
 
-/* "vgpu: container 'ID' (ID12): ". The launcher knows no other name; the agent does. */
+/* "vgpu: container 'ID' (ID12): ". The launcher knows no other name; the agent does. An id that no
+ * runtime would take must not push the reason out of the message. */
 static void begin_message(const struct command_line *line)
 {
 	const char *id = line->id != NULL ? line->id : "";
 
 	text_add(&message, "vgpu: container '");
-	text_add(&message, id);
+	text_add_bytes(&message, id, strnlen(id, 256));
 	text_add(&message, "' (");
 	text_add_bytes(&message, id, strnlen(id, 12));
 	text_add(&message, "): ");

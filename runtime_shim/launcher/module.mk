@@ -10,6 +10,7 @@ LAUNCHER_TESTS := $(patsubst tests/launcher/%.c,$(BUILD)/tests/launcher/%,$(wild
 PRODUCTS += $(BUILD)/vgpu-container-runtime
 SAN_PRODUCTS += $(BUILD)/san/vgpu-container-runtime-asan
 C_TESTS += $(LAUNCHER_TESTS)
+FAKES += $(BUILD)/tests/launcher/recorder
 C_INCLUDES += -I$(LAUNCHER)
 C_FILES += $(LAUNCHER_C) $(LAUNCHER_H) $(wildcard tests/launcher/*.[ch])
 
@@ -28,3 +29,8 @@ $(LAUNCHER_TESTS): $(BUILD)/tests/launcher/%: tests/launcher/%.c tests/launcher/
 		$(LAUNCHER_PURE) $(LAUNCHER_H)
 	@mkdir -p $(@D)
 	$(CC_TEST) -D_GNU_SOURCE $(SANITIZE) -I$(LAUNCHER) -o $@ $< $(LAUNCHER_PURE)
+
+# A low-level runtime that only keeps what it was given; static, so that it costs next to nothing.
+$(BUILD)/tests/launcher/recorder: tests/launcher/recorder.c | $(SETUP)
+	@mkdir -p $(@D)
+	$(ZIG) cc -target x86_64-linux-musl $(LAUNCHER_FLAGS) -o $@ $<
