@@ -68,7 +68,7 @@ demo: $(SETUP) $(PRODUCTS) $(FAKES)
 bench: $(SETUP) $(PRODUCTS) $(FAKES)
 	$(PY) bench/runtime.py
 
-device:
+device: $(SETUP) $(PRODUCTS)
 	tests/device/run
 
 install: $(SETUP) $(PRODUCTS)

@@ -50,7 +50,7 @@ def test_hostile_environment_is_removed(
 
     env = environment(bundle.read())
     assert node.gpu is not None
-    assert env["NVIDIA_VISIBLE_DEVICES"] == node.gpu.cards[0].uuid
+    assert env["NVIDIA_VISIBLE_DEVICES"] == node.gpu.uuid()
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert env["MINE"] == "kept"
     assert not (set(HOSTILE_ENV) - {"NVIDIA_VISIBLE_DEVICES"}) & set(env)

@@ -237,7 +237,8 @@ class Node:
             return
         nodes = self.directory / "driver" / "dev"
         nodes.mkdir(parents=True, exist_ok=True)
-        names = {f"nvidia{card.minor}": card.minor for card in self.gpu.cards}
+        minors = [card.minor for card in self.gpu.description.cards if card.minor is not None]
+        names = {f"nvidia{minor}": minor for minor in minors}
         for name, minor in {**names, "nvidiactl": 255}.items():
             if not (nodes / name).exists():
                 device = os.makedev(NVIDIA_MAJOR, minor)
