@@ -43,6 +43,8 @@ class Answer:
     pid_file: str
     boot_id: str
     """The boot in which the verdict was given."""
+    init_seen: bool
+    """Its first process was seen since the verdict."""
     verdict_boottime_ns: int
     """CLOCK_BOOTTIME of the verdict; means something within that boot only."""
     state: pb.ClaimState
@@ -182,7 +184,7 @@ def decode_answer(content: bytes) -> Answer:
     except (KeyError, TypeError, json_format.ParseError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from error
     for field in fields(answer):
-        wanted = {"str": str, "int": int}.get(str(field.type))
+        wanted = {"str": str, "int": int, "bool": bool}.get(str(field.type))
         if wanted is not None and type(getattr(answer, field.name)) is not wanted:
             raise ValueError(f"{field.name} has a wrong type")
     if not answer.allocation_id:

@@ -18,6 +18,7 @@ from typing import Any
 # Where runc and crun keep their state when no --root is given and they run as root.
 # Source: runc(8), crun(1).
 _DEFAULT_ROOTS = (Path("/run/runc"), Path("/run/crun"))
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 # One of the hierarchies in which a container has its own cgroup; version 2 first.
 _CONTROLLERS = ("", "pids", "devices", "memory", "name=systemd", "freezer", "cpu")
@@ -67,14 +68,20 @@ def alive(pidfds: list[int]) -> set[int]:
     return set(pidfds) - {pidfd for pidfd, _ in poll.poll(0)}
 
 
-def find_init(root: str, container_id: str, pid_file: str) -> Init | None:
+def find_init(root: str, container_id: str, pid_file: str, not_before_ns: int) -> Init | None:
     """Return the live first process of a container, or None when none can be found.
 
     The runtime's state file names it; the engine's --pid-file is asked when there is no state file
-    that can be read, and says nothing about a start time or a cgroup.
+    that can be read, and says nothing about a start time or a cgroup. A process that started before
+    `not_before_ns` (CLOCK_BOOTTIME) is another one, which a stale file names.
     """
     facts = _runtime_facts(root, container_id) or _pid_file_facts(pid_file)
-    return hold_init(facts) if facts is not None else None
+    if facts is None:
+        return None
+    started = start_time(facts.pid)
+    if started is None or (started + 1) * _TICK_NS < not_before_ns:
+        return None
+    return hold_init(facts)
 
 
 def hold_init(facts: InitFacts) -> Init | None:

@@ -195,15 +195,16 @@ class Regions:
         with self._lock:
             return list(self._open.values())
 
-    def create(self, allocation: pb.Allocation, preload_lines: Iterable[str]) -> Region:
+    def create(self, allocation: pb.Allocation, preload: bytes) -> Region:
         """Make the files of a container that is about to start, anew if there were any.
 
+        `preload` is the whole text of its ld.so.preload.
         The slots of an earlier run would name processes of a PID namespace that is gone.
         """
         self.remove(allocation.allocation_id)
         folder = self.folder / allocation.allocation_id
         folder.mkdir(mode=0o700)
-        _write(folder / "ld.so.preload", "".join(f"{line}\n" for line in preload_lines).encode())
+        _write(folder / "ld.so.preload", preload)
         usage = folder / "usage"
         usage.mkdir(mode=0o700)
         _mount_usage(usage)

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpu-node-agent`: starts and stops the parts of the agent; alone in knowing them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim import __version__
+from runtime_shim.answers import RUNNING, AnswerStore
+from runtime_shim.cache_client import CacheClient
+from runtime_shim.claims import Claims
+from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
+from runtime_shim.create import Creator
+from runtime_shim.driver import DriverCache
+from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
+from runtime_shim.inventory import Inventory, PyNvml
+from runtime_shim.library import check_library
+from runtime_shim.log import configure_logging
+from runtime_shim.meter import Meter
+from runtime_shim.processes import boot_id
+from runtime_shim.region import Regions
+from runtime_shim.threads import in_thread
+from runtime_shim.verdict import VerdictServer, listen
+
+logger = logging.getLogger(__name__)
+
+# A create that hangs in a file system of its container holds a thread for as long; many more than
+# the processors, so that others go on.
+_THREADS = 64
+_TICK_SECONDS = 1.0
+# Source: DESIGN, the agent reports on start, on change and at this interval.
+_REPORT_SECONDS = 10.0
+_INVENTORY_SECONDS = 10.0
+_FIRST_INVENTORY_SECONDS = 5.0
+_RECONNECT_SECONDS = (0.1, 2.0)
+
+
+class Agent:
+    """The parts of one agent, wired together."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        paths = config.paths
+        self._boot_id = boot_id()
+        self._report_wanted = asyncio.Event()
+        self._report_lock = asyncio.Lock()
+        self.cache = CacheClient(config.cache, config.node_name)
+        self.inventory = Inventory(PyNvml(config.driver.nvml_library))
+        self.driver = DriverCache(config.driver)
+        self.store = AnswerStore(paths.state_dir / "answers")
+        self.regions = Regions(paths.run_dir / "containers")
+        self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
+        self.meter = Meter(self.claims, self.regions, self.inventory)
+        self.creator = Creator(
+            config,
+            cache=self.cache,
+            claims=self.claims,
+            store=self.store,
+            regions=self.regions,
+            inventory=self.inventory,
+            driver=self.driver,
+        )
+
+    async def prepare(self) -> None:
+        """Read what an earlier agent left and what the host has, before anybody may ask."""
+        self.regions.prepare()
+        self.store.load()
+        await self.claims.adopt()
+        await in_thread(self.driver.files)
+        first = asyncio.create_task(self.inventory.refresh())
+        await asyncio.wait({first}, timeout=_FIRST_INVENTORY_SECONDS)
+        await self._try_to_report()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Do everything that never ends, until cancelled."""
+        server = VerdictServer(listener, self.creator.create)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve())
+            group.create_task(self.claims.run())
+            group.create_task(self._follow_cache())
+            group.create_task(self._report_forever())
+            group.create_task(self._measure_forever())
+            group.create_task(self._look_for_cards())
+
+    async def close(self) -> None:
+        """Let go of everything; containers, their files and the answers stay."""
+        self.claims.close()
+        self.regions.close()
+        self.inventory.close()
+        await in_thread(self.store.sync)
+        await self.cache.close()
+
+    # Cache
+
+    async def _follow_cache(self) -> None:
+        """Keep a watch stream open. Each begins after a report: the cache may have lost its state,
+        and its snapshot would make the node forget what only the node still knows.
+        """
+        first, longest = _RECONNECT_SECONDS
+        pause = first
+        while True:
+            try:
+                await self._report()
+                async for event in self.cache.watch():
+                    pause = first
+                    await self._take(event)
+            except RuntimeShimError as error:
+                logger.warning("cache not reachable", extra={"reason": str(error)})
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, longest)
+
+    async def _take(self, event: pb.WatchNodeResponse) -> None:
+        match event.WhichOneof("event"):
+            case "snapshot":
+                await self.claims.replace_all(event.snapshot.allocations)
+            case "upsert":
+                await self.claims.upsert(event.upsert)
+            case "remove":
+                await self.claims.drop(event.remove)
+
+    async def _report_forever(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REPORT_SECONDS):
+                    await self._report_wanted.wait()
+            await self._try_to_report()
+            await in_thread(self.store.sync)
+
+    async def _try_to_report(self) -> None:
+        try:
+            await self._report()
+        except RuntimeShimError as error:
+            logger.info("report not delivered", extra={"reason": str(error)})
+
+    async def _report(self) -> None:
+        # One at a time: the cache believes the one that comes last.
+        async with self._report_lock:
+            self._report_wanted.clear()
+            ready = await in_thread(self._ready)
+            claims = self.claims.reports()
+            await self.cache.report(
+                pb.ReportNodeRequest(
+                    node_name=self._config.node_name,
+                    cards=self.inventory.messages(self._config.policy.slots_per_card),
+                    running_allocation_ids=[
+                        claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
+                    ],
+                    claims=claims,
+                    ready=ready,
+                    boot_id=self._boot_id,
+                    agent_version=__version__,
+                )
+            )
+
+    def _ready(self) -> bool:
+        try:
+            check_library(self._config.paths.library)
+        except RefusedError:
+            return False
+        return True
+
+    # Host
+
+    async def _measure_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            try:
+                await self.meter.tick()
+            except Exception:  # a bad measurement must not end the signs of life of all others
+                logger.exception("measuring failed")
+
+    async def _look_for_cards(self) -> None:
+        while True:
+            await asyncio.sleep(_INVENTORY_SECONDS)
+            if await self.inventory.refresh():
+                self._report_wanted.set()
+
+
+async def serve(config: Config) -> None:
+    """Serve launchers until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="vgpu"))
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with _locked(config.paths.state_dir):
+        agent = Agent(config)
+        try:
+            await agent.prepare()
+            async with _serving(agent, config):
+                # Everything that lives for long is made: leave it out of later collections.
+                gc.collect()
+                gc.freeze()
+                _notify("READY=1")
+                logger.info("serving", extra={"socket": str(config.paths.socket)})
+                await stop.wait()
+                logger.info("stopping")
+        finally:
+            await agent.close()
+
+
+@contextlib.asynccontextmanager
+async def _serving(agent: Agent, config: Config) -> AsyncIterator[None]:
+    with listen(config.paths.socket) as listener:
+        task = asyncio.create_task(agent.serve(listener))
+        try:
+            stopped = asyncio.ensure_future(asyncio.shield(task))
+            stopped.add_done_callback(_end_on_failure)
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def _end_on_failure(task: asyncio.Future[None]) -> None:
+    """End the process when a part has failed for good: systemd starts a new one."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("a part of the agent has failed", exc_info=task.exception())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    """Hold the node's one agent lock; ConfigError when another agent has it."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        state_dir.chmod(0o700)
+        file = open(state_dir / "lock", "a+")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise ConfigError(f"cannot use {state_dir}: {error.strerror}") from error
+    with file:
+        try:
+            # A record lock: a child that outlives this process does not inherit it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another vgpu-node-agent uses {state_dir}; stop it first") from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, if it asked to be told. Source: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
+        notifier.sendto(state.encode(), address.replace("@", "\0", 1))
+
+
+def _raise_descriptor_limit() -> None:
+    """Each container takes up to two descriptors; the default limit is made for select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+_CONFIG_OPTION = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=DEFAULT_PATH,
+    envvar="VGPU_CONFIG",
+    show_default=True,
+    show_envvar=True,
+)
+
+
+def _load(config_path: Path) -> Config:
+    try:
+        return load_config(config_path)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.group()
+@click.version_option(__version__)
+def main() -> None:
+    """Gives containers of this node their slices."""
+
+
+@main.command()
+@_CONFIG_OPTION
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
+def run(config_path: Path, log_format: str) -> None:
+    """Serve until SIGTERM."""
+    config = _load(config_path)
+    if os.geteuid() != 0:
+        raise click.ClickException("the node agent must run as root")
+    configure_logging(log_format)
+    _raise_descriptor_limit()
+    try:
+        asyncio.run(serve(config))
+    except (RuntimeShimError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@_CONFIG_OPTION
+def check_config(config_path: Path) -> None:
+    """Check the configuration and print what would run."""
+    click.echo(render_config(_load(config_path)), nl=False)
+
+
+if __name__ == "__main__":
+    main(prog_name="vgpu-node-agent")

@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims of this node, observed: which containers run, which are stopped, which are gone.
+
+No engine tells the agent anything after `create`, so it looks by itself: at start-up, each second,
+when a process ends, and before each Allocate, so that `docker rm` frees a slice at once. Lives on
+the event loop; what may block runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.answers import Answer, AnswerStore
+from runtime_shim.errors import RuntimeShimError
+from runtime_shim.life import (
+    NO_PROCESS_SECONDS,
+    RELEASED,
+    RUNNING,
+    STOPPED,
+    Process,
+    Sighting,
+    next_state,
+)
+from runtime_shim.processes import (
+    Init,
+    alive,
+    boot_id,
+    boottime_ns,
+    cgroup_populated,
+    find_init,
+)
+from runtime_shim.region import Regions
+from runtime_shim.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+PASS_SECONDS = 1.0
+
+
+class Releaser(Protocol):
+    """The part of the scheduler cache that frees claims."""
+
+    async def release(self, allocation_id: str) -> None:
+        """Free a claim; RuntimeShimError when that is not certain."""
+
+
+@dataclass
+class _Tracked:
+    """A claim under observation. The descriptors are closed by `Claims._retire` alone."""
+
+    answer: Answer
+    launcher: int | None = None
+    """A pidfd; the low-level runtime runs under the same PID."""
+    init: Init | None = None
+
+    def pidfds(self) -> list[int]:
+        return [
+            fd for fd in (self.launcher, self.init.pidfd if self.init else None) if fd is not None
+        ]
+
+
+@dataclass
+class _Creation:
+    """Creates of one key, which wait for each other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+@dataclass
+class _Orphan:
+    """A claim of this node that the cache knows and the answer store does not."""
+
+    allocation: pb.Allocation
+    first_seen: float = field(default_factory=time.monotonic)
+
+
+class Claims:
+    """All claims of the node."""
+
+    def __init__(
+        self,
+        store: AnswerStore,
+        regions: Regions,
+        cache: Releaser,
+        changed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._regions = regions
+        self._cache = cache
+        self._changed = changed
+        self._boot_id = boot_id()
+        self._tracked: dict[str, _Tracked] = {}
+        self._orphans: dict[str, _Orphan] = {}
+        self._creating: dict[tuple[str, str], _Creation] = {}
+        self._releasing: dict[str, asyncio.Task[None]] = {}
+        self._retired: list[int] = []
+        self._wake = asyncio.Event()
+        self._pass_lock = asyncio.Lock()
+        self._next_pass: asyncio.Task[None] | None = None
+
+    # What others ask
+
+    def reports(self) -> list[pb.Claim]:
+        """Return every claim with its state, as the cache wants them reported."""
+        return [
+            pb.Claim(
+                allocation=tracked.answer.allocation,
+                state=tracked.answer.state,
+                since_unix_ns=tracked.answer.since_unix_ns,
+            )
+            for tracked in self._tracked.values()
+        ]
+
+    def running(self) -> list[tuple[Answer, Init | None]]:
+        """Return the running containers, each with its init as far as it is known."""
+        return [
+            (tracked.answer, tracked.init)
+            for tracked in self._tracked.values()
+            if tracked.answer.state == RUNNING
+        ]
+
+    def has_live_init(self, key: tuple[str, str]) -> bool:
+        """Tell whether a container of this key runs at this moment."""
+        return any(
+            tracked.init is not None and alive([tracked.init.pidfd])
+            for tracked in self._of_key(key)
+        )
+
+    def is_running(self, allocation_id: str) -> bool:
+        """Tell whether a claim is running, as far as it was seen."""
+        tracked = self._tracked.get(allocation_id)
+        return tracked is not None and tracked.answer.state == RUNNING
+
+    @contextlib.asynccontextmanager
+    async def creating(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """Keep claims of `key` as they are while one container of it is created, one at a time."""
+        creation = self._creating.setdefault(key, _Creation())
+        creation.users += 1
+        try:
+            async with creation.lock:
+                for tracked in self._of_key(key):
+                    releasing = self._releasing.get(tracked.answer.allocation_id)
+                    if releasing is not None:
+                        await asyncio.wait({releasing})
+                yield
+        finally:
+            creation.users -= 1
+            if creation.users == 0:
+                del self._creating[key]
+
+    def started(self, answer: Answer, launcher_pidfd: int) -> None:
+        """Observe the container of `answer`; the store has it already. Duplicates the pidfd."""
+        launcher = os.dup(launcher_pidfd)
+        self._track(_Tracked(answer=answer, launcher=launcher))
+        asyncio.get_running_loop().add_reader(launcher, self._process_ended, launcher)
+        self._orphans.pop(answer.allocation_id, None)
+        self._changed()
+
+    async def forget(self, allocation_ids: Iterable[str]) -> None:
+        """Drop claims that the cache has given to others; durable when this returns."""
+        for allocation_id in allocation_ids:
+            self._untrack(allocation_id)
+            self._orphans.pop(allocation_id, None)
+            await in_thread(partial(self._erase, allocation_id))
+
+    # What the cache says
+
+    async def replace_all(self, allocations: Iterable[pb.Allocation]) -> None:
+        """Take a snapshot: claims that are not in it go, unless their container runs."""
+        known = {allocation.allocation_id: allocation for allocation in allocations}
+        gone = [
+            tracked.answer.allocation_id
+            for tracked in self._tracked.values()
+            if tracked.answer.allocation_id not in known and self._may_drop(tracked)
+        ]
+        self._orphans = {key: value for key, value in self._orphans.items() if key in known}
+        await self.forget(gone)
+        for allocation in known.values():
+            await self.upsert(allocation)
+
+    async def upsert(self, allocation: pb.Allocation) -> None:
+        """Take a claim that is new or has changed."""
+        tracked = self._tracked.get(allocation.allocation_id)
+        if tracked is None:
+            if allocation.HasField("claim"):
+                self._orphans.setdefault(allocation.allocation_id, _Orphan(allocation))
+            return
+        if tracked.answer.allocation == allocation:
+            return
+        tracked.answer = replace(tracked.answer, allocation=allocation)
+        region = self._regions.get(allocation.allocation_id)
+        if region is not None:
+            region.update(allocation)
+        await in_thread(partial(self._store.put, tracked.answer))
+
+    async def drop(self, allocation_id: str) -> None:
+        """Take the end of a claim; a running container keeps its slice and is reported again."""
+        self._orphans.pop(allocation_id, None)
+        tracked = self._tracked.get(allocation_id)
+        if tracked is not None and self._may_drop(tracked):
+            await self.forget([allocation_id])
+
+    # Observation
+
+    async def adopt(self) -> None:
+        """Take over what an earlier agent stored, and look at all of it once."""
+        for answer in self._store.all():
+            self._tracked[answer.allocation_id] = _Tracked(answer=answer)
+        await self.look()
+        keep = []
+        for answer, _ in self.running():
+            keep.append(answer.allocation_id)
+            if self._regions.adopt(answer.allocation) is None and not answer.allocation.whole_cards:
+                logger.error(
+                    "limits file of a running container is missing",
+                    extra={"allocation_id": answer.allocation_id},
+                )
+        leftovers = await in_thread(partial(self._regions.sweep, keep))
+        if leftovers:
+            logger.info("leftovers removed", extra={"allocation_ids": leftovers})
+
+    async def run(self) -> None:
+        """Look each second, and when a process has ended, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PASS_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.look()
+            except Exception:  # one bad look must not end the observation
+                logger.exception("looking at the claims failed")
+
+    async def look(self) -> None:
+        """Make one whole pass that starts after this call; callers share the next one."""
+        if self._next_pass is None:
+            self._next_pass = asyncio.create_task(self._pass())
+        await asyncio.shield(self._next_pass)
+
+    def close(self) -> None:
+        """Give every descriptor back; containers, files and answers stay."""
+        for tracked in self._tracked.values():
+            self._retire(tracked)
+        self._tracked.clear()
+        self._close_retired()
+
+    async def _pass(self) -> None:
+        async with self._pass_lock:
+            self._next_pass = None
+            self._close_retired()
+            looked_at = list(self._tracked.values())
+            sightings = await in_thread(partial(_look_at_all, looked_at, self._boot_id))
+            for tracked, found, sighting in sightings:
+                await self._apply(tracked, found, sighting)
+            await self._look_at_orphans()
+            await asyncio.gather(*(self._release(i) for i in self._released()))
+
+    async def _apply(self, tracked: _Tracked, found: Init | None, sighting: Sighting) -> None:
+        answer = tracked.answer
+        if self._tracked.get(answer.allocation_id) is not tracked:
+            if found is not None:
+                found.close()
+            return
+        if found is not None:
+            if tracked.init is not None:
+                self._retired.append(tracked.init.pidfd)
+            tracked.init = found
+            asyncio.get_running_loop().add_reader(found.pidfd, self._process_ended, found.pidfd)
+            if not answer.init_seen:
+                answer = tracked.answer = replace(answer, init_seen=True)
+                await in_thread(partial(self._store.put, answer))
+        if answer.key in self._creating:
+            return
+        state = next_state(answer.state, sighting)
+        if state == answer.state:
+            return
+        tracked.answer = answer.in_state(state, time.time_ns())
+        logger.info(
+            "claim changed",
+            extra={
+                "allocation_id": answer.allocation_id,
+                "container_id": answer.container_id,
+                "state": pb.ClaimState.Name(state),
+            },
+        )
+        await in_thread(partial(self._settle, tracked.answer))
+        self._changed()
+
+    def _settle(self, answer: Answer) -> None:
+        self._store.put(answer)
+        if answer.state in (STOPPED, RELEASED):
+            # A restart makes them anew; to unmount takes milliseconds that a create has not.
+            self._regions.remove(answer.allocation_id)
+
+    def _released(self) -> list[str]:
+        return [
+            tracked.answer.allocation_id
+            for tracked in self._tracked.values()
+            if tracked.answer.state == RELEASED and tracked.answer.key not in self._creating
+        ]
+
+    async def _release(self, allocation_id: str) -> None:
+        """Free a claim at the cache and forget it; it stays for another try when that fails."""
+        task = asyncio.ensure_future(self._cache.release(allocation_id))
+        self._releasing[allocation_id] = task
+        try:
+            await task
+        except RuntimeShimError as error:
+            logger.warning(
+                "claim not released yet",
+                extra={"allocation_id": allocation_id, "reason": str(error)},
+            )
+            return
+        finally:
+            del self._releasing[allocation_id]
+        await self.forget([allocation_id])
+
+    async def _look_at_orphans(self) -> None:
+        """Adopt orphans whose container runs; free the ones that have had no process for long.
+
+        An answer is stored before its verdict is given, so a claim without one belongs to a create
+        that failed, or to a store that was deleted.
+        """
+        for allocation_id, orphan in list(self._orphans.items()):
+            key = orphan.allocation.claim.runtime_root, orphan.allocation.claim.container_id
+            if allocation_id in self._tracked:
+                self._orphans.pop(allocation_id, None)
+                continue
+            if key in self._creating:
+                continue
+            init = await in_thread(partial(find_init, *key, pid_file="", not_before_ns=0))
+            if init is not None:
+                self._adopt_orphan(orphan, key, init)
+            elif time.monotonic() - orphan.first_seen >= NO_PROCESS_SECONDS:
+                self._orphans.pop(allocation_id, None)
+                await self._release(allocation_id)
+
+    def _adopt_orphan(self, orphan: _Orphan, key: tuple[str, str], init: Init) -> None:
+        answer = Answer(
+            allocation=orphan.allocation,
+            fingerprint="",
+            runtime_root=key[0],
+            container_id=key[1],
+            bundle="",
+            engine_directory="",
+            pid_file="",
+            boot_id=self._boot_id,
+            init_seen=True,
+            verdict_boottime_ns=0,
+            state=RUNNING,
+            since_unix_ns=time.time_ns(),
+        )
+        self._store.put(answer)
+        self._track(_Tracked(answer=answer, init=init))
+        self._regions.adopt(orphan.allocation)
+        self._orphans.pop(answer.allocation_id, None)
+        asyncio.get_running_loop().add_reader(init.pidfd, self._process_ended, init.pidfd)
+        logger.warning(
+            "running container without an answer adopted",
+            extra={"allocation_id": answer.allocation_id, "container_id": key[1]},
+        )
+
+    # Bookkeeping
+
+    def _of_key(self, key: tuple[str, str]) -> list[_Tracked]:
+        return [tracked for tracked in self._tracked.values() if tracked.answer.key == key]
+
+    def _may_drop(self, tracked: _Tracked) -> bool:
+        return tracked.answer.state != RUNNING and tracked.answer.key not in self._creating
+
+    def _track(self, tracked: _Tracked) -> None:
+        self._untrack(tracked.answer.allocation_id)
+        self._tracked[tracked.answer.allocation_id] = tracked
+
+    def _untrack(self, allocation_id: str) -> None:
+        tracked = self._tracked.pop(allocation_id, None)
+        if tracked is not None:
+            self._retire(tracked)
+
+    def _retire(self, tracked: _Tracked) -> None:
+        """Close a claim's descriptors once no pass in a thread can poll them any more."""
+        loop = asyncio.get_running_loop()
+        for pidfd in tracked.pidfds():
+            loop.remove_reader(pidfd)
+            self._retired.append(pidfd)
+
+    def _close_retired(self) -> None:
+        for pidfd in self._retired:
+            os.close(pidfd)
+        self._retired.clear()
+
+    def _process_ended(self, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        self._wake.set()
+
+    def _erase(self, allocation_id: str) -> None:
+        self._store.remove(allocation_id)
+        self._regions.remove(allocation_id)
+
+
+_Seen = tuple[_Tracked, Init | None, Sighting]
+
+
+def _look_at_all(entries: list[_Tracked], this_boot: str) -> list[_Seen]:
+    living = alive([pidfd for each in entries for pidfd in each.pidfds()])
+    return [_look_at(each, living, this_boot) for each in entries]
+
+
+def _look_at(tracked: _Tracked, living: set[int], this_boot: str) -> _Seen:
+    """Return what is to be seen of one container, and its init if that is newly found."""
+    answer = tracked.answer
+    same_boot = answer.boot_id == this_boot
+    held_alive = any(pidfd in living for pidfd in tracked.pidfds())
+    found = None
+    if same_boot and (tracked.init is None or tracked.init.pidfd not in living):
+        found = find_init(
+            answer.runtime_root, answer.container_id, answer.pid_file, answer.verdict_boottime_ns
+        )
+    cgroup = tracked.init.cgroup if tracked.init is not None else None
+    if held_alive or found is not None or (cgroup is not None and cgroup_populated(cgroup)):
+        process = Process.ALIVE
+    else:
+        process = Process.GONE if answer.init_seen else Process.NEVER
+    since_verdict_ns = boottime_ns() - answer.verdict_boottime_ns
+    sighting = Sighting(
+        process=process,
+        engine_knows=_exists(answer.engine_directory),
+        seconds_since_verdict=since_verdict_ns / 1e9 if same_boot else math.inf,
+    )
+    return tracked, found, sighting
+
+
+def _exists(folder: str) -> bool:
+    """Tell whether a folder exists; one that cannot be looked at may."""
+    if not folder:
+        return False
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

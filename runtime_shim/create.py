@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create path, top to bottom: read, classify, ask, prepare, edit, write, verdict.
+
+Every branch that is not a proven success ends in a refusal: a container that asked for a slice
+starts with exactly that, or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, request_fingerprint
+from runtime_shim.bundle import Bundle
+from runtime_shim.claims import Claims
+from runtime_shim.classify import Classification, classify
+from runtime_shim.config import Config
+from runtime_shim.devices import driver_edits
+from runtime_shim.driver import DriverCache, granted_majors, mig_capability_minors
+from runtime_shim.engine import engine_directory
+from runtime_shim.errors import CacheUnreachableError, RefusedError
+from runtime_shim.inventory import CardFacts, Inventory
+from runtime_shim.library import check_library
+from runtime_shim.messages import ContainerName, name_by_id, refusal_line
+from runtime_shim.policy import Treatment, check_managed, driver_capabilities, treat_unmanaged
+from runtime_shim.processes import boot_id, boottime_ns
+from runtime_shim.region import Regions, check_allocation
+from runtime_shim.request import parse_request
+from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
+from runtime_shim.spec import ContainerEdits, Mount, Spec, apply_edits, environment, merge_edits
+from runtime_shim.strip import strip_gpu
+from runtime_shim.threads import in_thread
+from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
+
+logger = logging.getLogger(__name__)
+
+CONTAINER_LIBRARY = "/dev/vgpu/libvgpu.so"
+CONTAINER_LIMITS = "/dev/vgpu/limits"
+CONTAINER_USAGE = "/dev/vgpu/usage"
+CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+
+class Allocator(Protocol):
+    """The part of the scheduler cache that answers a create."""
+
+    async def allocate(
+        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+    ) -> pb.AllocateResponse:
+        """Return the claim of a container. Raises RefusedError or CacheUnreachableError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What one look at the bundle says; everything after it follows from this and the answer."""
+
+    spec: Spec
+    """Without any way to a GPU."""
+    request: pb.AllocationRequest
+    library: Path | None
+    """The vgpu library on the host; None for a container that asks for whole cards."""
+    rootfs: RootfsFacts
+    capabilities: Sequence[str]
+    engine_directory: str
+
+
+class Creator:
+    """Answers launchers."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        cache: Allocator,
+        claims: Claims,
+        store: AnswerStore,
+        regions: Regions,
+        inventory: Inventory,
+        driver: DriverCache,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._claims = claims
+        self._store = store
+        self._regions = regions
+        self._inventory = inventory
+        self._driver = driver
+        self._boot_id = boot_id()
+
+    async def create(self, launch: Launch) -> Verdict:
+        """Return the verdict for one launcher; never raises but when cancelled."""
+        creation = _Creation(launch)
+        try:
+            verdict = await self._create(creation)
+        except RefusedError as error:
+            return creation.refused(error.reason, error.remedy)
+        except CacheUnreachableError as error:
+            return creation.refused(
+                f"the scheduler cache at {error.address} gave no answer in {error.seconds:g} s"
+                f" ({error.detail})",
+                "start vgpu-scheduler-cache, then start this container again",
+            )
+        except Exception as error:
+            logger.exception("create failed", extra={"container_id": launch.container_id})
+            return creation.refused(
+                f"the node agent failed ({type(error).__name__})", "see the log of vgpu-node-agent"
+            )
+        logger.info(
+            "create answered",
+            extra={
+                "container_id": launch.container_id,
+                "verdict": verdict.kind,
+                "seconds": round(time.monotonic() - creation.began, 4),
+            },
+        )
+        return verdict
+
+    async def _create(self, creation: _Creation) -> Verdict:
+        plan = await in_thread(partial(self._read, creation))
+        if plan is None:
+            return creation.unmanaged_verdict
+        launch = creation.launch
+        key = (launch.root, launch.container_id)
+        async with self._claims.creating(key):
+            await self._claims.look()  # so that a container removed a moment ago frees its slice
+            if self._claims.has_live_init(key):
+                raise RefusedError(
+                    "a container of this id is running", "stop it first, or use another id"
+                )
+            allocation = await self._allocation(key, plan.request)
+            _check_answers(allocation, plan)
+            cards = self._cards(allocation)
+            answer = self._answer(creation, plan, allocation)
+            await in_thread(partial(self._store.put, answer))
+            # From here on a failure leaves a claim that is observed, and ends as stopped.
+            self._claims.started(answer, launch.launcher_pidfd)
+            await in_thread(partial(self._prepare, creation, plan, answer, cards))
+        return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+
+    def _read(self, creation: _Creation) -> _Plan | None:
+        """Look at the bundle. None: it asks for nothing and is ready to start as it now is."""
+        bundle, launch = creation.bundle, creation.launch
+        spec = bundle.read()
+        facts = classify(spec)
+        creation.name = facts.name(launch.container_id)
+        if facts.cri:
+            raise RefusedError(
+                "it belongs to Kubernetes, and the node agent serves this host without it",
+                "use another runtime class, or set the mode of the node agent",
+            )
+        if not facts.managed:
+            creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
+            return None
+        check_managed(facts)
+        env = environment(spec)
+        request = parse_request(env)
+        capabilities = driver_capabilities(
+            env.get("NVIDIA_DRIVER_CAPABILITIES"), self._config.policy.driver_capabilities
+        )
+        library = None
+        if not _asks_for_whole_cards(request):
+            library = check_library(self._config.paths.library)
+        stripped = self._strip(creation, spec, CONTAINER_LIBRARY if library else None)
+        return _Plan(
+            spec=stripped,
+            request=request,
+            library=library,
+            rootfs=self._inspect(creation, stripped, library is not None),
+            capabilities=capabilities,
+            engine_directory=engine_directory(spec, launch.container_id, launch.bundle),
+        )
+
+    def _inspect(self, creation: _Creation, spec: Spec, library: bool) -> RootfsFacts:
+        facts = inspect_rootfs(creation.launch.bundle_fd, spec, library=library)
+        for note in facts.notes:
+            logger.info(
+                "rootfs", extra={"container_id": creation.launch.container_id, "note": note}
+            )
+        if facts.preload_objection is not None and self._config.policy.preload_env != "allow":
+            raise facts.preload_objection
+        return facts
+
+    def _unmanaged(self, creation: _Creation, spec: Spec, facts: Classification) -> Verdict:
+        decision = treat_unmanaged(facts, default=self._config.policy.unmanaged)
+        if decision.treatment is Treatment.LEAVE:
+            logger.warning(
+                "container without a slice left as it is",
+                extra={"container_id": creation.launch.container_id, "reason": decision.reason},
+            )
+            return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+        stripped = self._strip(creation, spec, None)
+        edits = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": "void"})
+        creation.bundle.write(apply_edits(stripped, edits))
+        return LOW_LEVEL
+
+    def _strip(self, creation: _Creation, spec: Spec, library: str | None) -> Spec:
+        paths = self._config.paths
+        stripped, removed = strip_gpu(
+            spec,
+            library=library,
+            majors=granted_majors(),
+            own_folders=(str(paths.run_dir), *_library_folders(self._config)),
+        )
+        if removed:
+            logger.info(
+                "ways to a GPU removed",
+                extra={"container_id": creation.launch.container_id, "removed": removed},
+            )
+        return stripped
+
+    async def _allocation(
+        self, key: tuple[str, str], request: pb.AllocationRequest
+    ) -> pb.Allocation:
+        """Return the cache's answer, or the stored one of the same request when it is away."""
+        stored = self._stored(key, request)
+        cache = self._config.cache
+        seconds = cache.try_seconds if stored else cache.total_seconds
+        try:
+            response = await self._cache.allocate(key, request, seconds)
+        except CacheUnreachableError as error:
+            if stored is None:
+                raise
+            logger.warning(
+                "cache unreachable, container starts from its stored answer",
+                extra={"allocation_id": stored.allocation_id, "reason": str(error)},
+            )
+            return stored.allocation
+        allocation = response.allocation
+        for taken in response.taken_allocation_ids:
+            if self._claims.is_running(taken):
+                raise RefusedError(
+                    f"its slice was taken from {taken}, which runs",
+                    "try again in a moment",
+                )
+        # Durably, before anything of this container exists: a stale answer gives a slice twice.
+        replaced = {answer.allocation_id for answer in self._store.find(key)}
+        replaced.discard(allocation.allocation_id)
+        await self._claims.forget([*response.taken_allocation_ids, *replaced])
+        return allocation
+
+    def _stored(self, key: tuple[str, str], request: pb.AllocationRequest) -> Answer | None:
+        fingerprint = request_fingerprint(request)
+        for answer in self._store.find(key):
+            if answer.fingerprint == fingerprint and answer.state != RELEASED:
+                return answer
+        return None
+
+    def _cards(self, allocation: pb.Allocation) -> list[CardFacts]:
+        try:
+            return self._inventory.find(part.card_uuid for part in allocation.slices)
+        except KeyError as error:
+            raise RefusedError(
+                f"card {error.args[0]} of its allocation is not on this host",
+                "check the NVIDIA driver; a card that comes back is used again",
+            ) from error
+
+    def _answer(self, creation: _Creation, plan: _Plan, allocation: pb.Allocation) -> Answer:
+        launch = creation.launch
+        return Answer(
+            allocation=allocation,
+            fingerprint=request_fingerprint(plan.request),
+            runtime_root=launch.root,
+            container_id=launch.container_id,
+            bundle=launch.bundle,
+            engine_directory=plan.engine_directory,
+            pid_file=launch.pid_file,
+            boot_id=self._boot_id,
+            init_seen=False,
+            verdict_boottime_ns=boottime_ns(),
+            state=RUNNING,
+            since_unix_ns=time.time_ns(),
+        )
+
+    def _prepare(
+        self, creation: _Creation, plan: _Plan, answer: Answer, cards: Sequence[CardFacts]
+    ) -> None:
+        """Make the container's files and write its bundle."""
+        allocation = answer.allocation
+        edits = [
+            ContainerEdits(
+                env={
+                    "NVIDIA_VISIBLE_DEVICES": ",".join(p.card_uuid for p in allocation.slices),
+                    "NVIDIA_DRIVER_CAPABILITIES": ",".join(plan.capabilities),
+                }
+            )
+        ]
+        if not self._config.gpu_runtime.enabled:
+            edits.append(self._devices(plan, cards))
+        if plan.library is not None:
+            edits.append(self._limited(plan.library, plan.rootfs, allocation))
+        creation.bundle.write(apply_edits(plan.spec, merge_edits(*edits)))
+
+    def _devices(self, plan: _Plan, cards: Sequence[CardFacts]) -> ContainerEdits:
+        instances = [
+            number
+            for card in cards
+            if card.gpu_instance >= 0
+            for number in mig_capability_minors(
+                self._config.driver.root, card.minor, card.gpu_instance, card.compute_instance
+            )
+        ]
+        return driver_edits(
+            self._driver.files(),
+            [card.minor for card in cards],
+            plan.rootfs,
+            plan.capabilities,
+            mig_capabilities=instances,
+        )
+
+    def _limited(
+        self, library: Path, rootfs: RootfsFacts, allocation: pb.Allocation
+    ) -> ContainerEdits:
+        """Make the limits and usage files; return what brings them and the library in."""
+        region = self._regions.create(allocation, merge_preload(CONTAINER_LIBRARY, rootfs.preload))
+        mounts = [
+            _bind(library, CONTAINER_LIBRARY, "ro"),
+            _bind(region.limits_path, CONTAINER_LIMITS, "ro", "noexec"),
+            _bind(region.usage_path, CONTAINER_USAGE, "rw", "noexec"),
+        ]
+        if rootfs.preload_objection is None:
+            mounts.append(_bind(region.preload_path, CONTAINER_PRELOAD, "ro", "noexec"))
+            return ContainerEdits(mounts=mounts)
+        logger.warning(
+            "weak isolation: the library is preloaded by LD_PRELOAD",
+            extra={"allocation_id": allocation.allocation_id},
+        )
+        return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=mounts)
+
+
+class _Creation:
+    """One create on its way."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.bundle = Bundle(launch.bundle_fd)
+        self.name: ContainerName = name_by_id(launch.container_id)
+        self.unmanaged_verdict = LOW_LEVEL
+        self.began = time.monotonic()
+
+    def refused(self, reason: str, remedy: str) -> Verdict:
+        line = refusal_line(self.name, reason, remedy)
+        logger.warning(
+            "container refused",
+            extra={"container_id": self.launch.container_id, "line": line},
+        )
+        return refuse(line)
+
+
+def _bind(source: Path, destination: str, *options: str) -> Mount:
+    return Mount(
+        destination=destination,
+        source=str(source),
+        options=("bind", "nosuid", "nodev", "rprivate", *options),
+    )
+
+
+def _check_answers(allocation: pb.Allocation, plan: _Plan) -> None:
+    """Raise RefusedError unless `allocation` is one that the plan was made for."""
+    check_allocation(allocation)
+    whole = plan.library is None
+    if len(allocation.slices) != plan.request.count or allocation.whole_cards != whole:
+        raise RefusedError(
+            "the scheduler cache's answer does not fit the request",
+            "install the same version of vgpu's node agent and scheduler cache",
+        )
+
+
+def _asks_for_whole_cards(request: pb.AllocationRequest) -> bool:
+    return bool(request.memory) and all(amount.percent == 100 for amount in request.memory)
+
+
+def _library_folders(config: Config) -> tuple[str, ...]:
+    """Return where libraries of this and of earlier versions are: /usr/lib/vgpu by default."""
+    return (str(config.paths.library.parent.parent),)

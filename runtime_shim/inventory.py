@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's cards and who computes on them, as NVML says; the only importer of pynvml.
+
+NVML may be absent, come later with the driver, or hang: it is called in one thread of its own, and
+what it said last stands until it says something else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import pynvml
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.errors import InventoryError
+from runtime_shim.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+# What newer or older drivers do not offer. Source: NVML API reference, nvmlReturn_t.
+_ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What is fixed about a card, or a MIG instance, of this host."""
+
+    uuid: str
+    kind: pb.CardKind
+    model: str
+    memory_bytes: int
+    minor: int
+    """N of /dev/nvidiaN; a MIG instance has its GPU's."""
+    pci_bus_id: str
+    parent_uuid: str = ""
+    numa_node: int = 0
+    gpu_instance: int = -1
+    """Of a MIG instance; -1 for a whole GPU."""
+    compute_instance: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardProcess:
+    """What one process holds on one card, in the eyes of the driver."""
+
+    pid: int
+    """In the host's PID namespace."""
+    used_bytes: int
+
+
+class Nvml(Protocol):
+    """The part of NVML that is used here. Blocking calls, one at a time."""
+
+    def cards(self) -> list[CardFacts]:
+        """Return the cards. Raises InventoryError."""
+
+    def processes(self, uuid: str) -> list[CardProcess]:
+        """Return the processes on a card. Raises InventoryError."""
+
+
+class Inventory:
+    """The last known cards, and NVML behind one thread."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="nvml")
+        self._cards: dict[str, CardFacts] = {}
+        self._failure = ""
+
+    @property
+    def cards(self) -> tuple[CardFacts, ...]:
+        """The cards that NVML named last."""
+        return tuple(self._cards.values())
+
+    def find(self, uuids: Iterable[str]) -> list[CardFacts]:
+        """Return the cards of these UUIDs in order; KeyError for one that the node has not."""
+        return [self._cards[uuid] for uuid in uuids]
+
+    async def refresh(self) -> bool:
+        """Ask NVML anew; return whether the cards have changed. A failure keeps the last ones."""
+        try:
+            found = await in_thread(self._nvml.cards, self._executor)
+        except InventoryError as error:
+            if str(error) != self._failure:
+                logger.warning("cards not readable", extra={"reason": str(error)})
+            self._failure = str(error)
+            return False
+        cards = {card.uuid: card for card in found}
+        changed = cards != self._cards or bool(self._failure)
+        self._failure = ""
+        if cards != self._cards:
+            logger.info("cards changed", extra={"cards": sorted(cards)})
+        self._cards = cards
+        return changed
+
+    async def processes(self, uuid: str) -> list[CardProcess]:
+        """Return the processes on a card; none when NVML does not say."""
+        try:
+            return await in_thread(partial(self._nvml.processes, uuid), self._executor)
+        except InventoryError:
+            return []
+
+    def messages(self, slots_per_card: int) -> list[pb.Card]:
+        """Return the cards as the cache wants them reported."""
+        return [
+            pb.Card(
+                uuid=card.uuid,
+                kind=card.kind,
+                model=card.model,
+                memory_bytes=card.memory_bytes,
+                slots=slots_per_card,
+                healthy=not self._failure,
+                health_reason=self._failure,
+                parent_uuid=card.parent_uuid,
+                numa_node=card.numa_node,
+            )
+            for card in self._cards.values()
+        ]
+
+    def close(self) -> None:
+        """Stop asking; a call that hangs is left behind."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class PyNvml:
+    """NVML through pynvml."""
+
+    def __init__(self, library: str = "") -> None:
+        """`library`: a path, when the loader does not find libnvidia-ml.so.1 by itself."""
+        self._library = library
+        self._ready = False
+
+    def cards(self) -> list[CardFacts]:
+        """Return every GPU, or its MIG instances where MIG is on."""
+        self._start()
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            return [card for handle in handles for card in _cards_of(handle)]
+        except pynvml.NVMLError as error:
+            raise self._failed("list its cards", error) from error
+
+    def processes(self, uuid: str) -> list[CardProcess]:
+        """Return compute and graphics processes on a card, each once."""
+        self._start()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            used: dict[int, int] = {}
+            for query in (
+                pynvml.nvmlDeviceGetComputeRunningProcesses,
+                pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+            ):
+                for process in _optional(query, handle, default=[]):
+                    held = process.usedGpuMemory or 0
+                    used[process.pid] = max(used.get(process.pid, 0), held)
+            return [CardProcess(pid=pid, used_bytes=held) for pid, held in used.items()]
+        except pynvml.NVMLError as error:
+            raise self._failed(f"list the processes of {uuid}", error) from error
+
+    def _start(self) -> None:
+        if self._ready:
+            return
+        try:
+            if self._library:
+                # pynvml opens the soname, which the loader then finds among the loaded ones.
+                ctypes.CDLL(self._library, mode=ctypes.RTLD_GLOBAL)
+            pynvml.nvmlInit()
+        except (pynvml.NVMLError, OSError) as error:
+            raise InventoryError(f"NVML is not available: {error}") from error
+        self._ready = True
+
+    def _failed(self, what: str, error: pynvml.NVMLError) -> InventoryError:
+        # After a driver reload every call fails until NVML is initialised again.
+        self._ready = False
+        return InventoryError(f"NVML cannot {what}: {error}")
+
+
+def _cards_of(handle: Any) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has no types
+    uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+    minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+    bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    numa_node = _optional(pynvml.nvmlDeviceGetNumaNodeId, handle, default=0)
+    enabled, _ = _optional(pynvml.nvmlDeviceGetMigMode, handle, default=(0, 0))
+    if not enabled:
+        yield CardFacts(
+            uuid=uuid,
+            kind=pb.CARD_KIND_GPU,
+            model=_text(pynvml.nvmlDeviceGetName(handle)),
+            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+            minor=minor,
+            pci_bus_id=bus_id,
+            numa_node=numa_node,
+        )
+        return
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError_NotFound:
+            continue
+        yield CardFacts(
+            uuid=_text(pynvml.nvmlDeviceGetUUID(instance)),
+            kind=pb.CARD_KIND_MIG,
+            model=_text(pynvml.nvmlDeviceGetName(instance)),
+            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(instance).total,
+            minor=minor,
+            pci_bus_id=bus_id,
+            parent_uuid=uuid,
+            numa_node=numa_node,
+            gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(instance),
+            compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(instance),
+        )
+
+
+def _optional(query: Any, handle: Any, default: Any) -> Any:  # noqa: ANN401 - pynvml has no types
+    try:
+        return query(handle)
+    except pynvml.NVMLError as error:
+        if error.value not in _ABSENT:
+            raise
+        return default
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes sure that the library which holds a container to its slice is one that it can load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import struct
+from pathlib import Path
+
+from runtime_shim.elf import MACHINES
+from runtime_shim.errors import RefusedError
+
+# Source: System V ABI, "ELF Header": e_ident, e_type, e_machine, …, e_shoff at 40, e_shentsize and e_shnum at 58 and 60.
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
+_ET_DYN = 3
+
+_REMEDY = "install the vgpu library again"
+
+
+def check_library(path: Path) -> Path:
+    """Return the real, versioned path of the library at `path`. Raises RefusedError.
+
+    glibc ignores a preload that it cannot load, with a line on stderr: the container would start
+    without a limit. So the file is looked at before every create.
+    """
+    try:
+        real = path.resolve(strict=True)
+        with open(real, "rb") as file:
+            status = os.fstat(file.fileno())
+            header = file.read(_HEADER.size)
+    except (OSError, RuntimeError) as error:
+        raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
+    problem = _problem(status, header)
+    if problem:
+        raise RefusedError(f"the vgpu library {real} {problem}", _REMEDY)
+    return real
+
+
+def _problem(status: os.stat_result, header: bytes) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    if status.st_size == 0:
+        return "is empty"
+    if len(header) < _HEADER.size or not header.startswith(_ELF64_LITTLE_ENDIAN):
+        return "is not a 64-bit ELF file"
+    fields = _HEADER.unpack(header)
+    if fields[1] != _ET_DYN or fields[2] != MACHINES.get(platform.machine()):
+        return f"is not a shared library for {platform.machine()}"
+    # Linkers put the section headers last: what is cut off ends before them.
+    section_offset, section_bytes, section_count = fields[6], fields[11], fields[12]
+    if status.st_size < section_offset + section_bytes * section_count:
+        return "is cut off"
+    if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP) or status.st_uid not in (0, os.geteuid()):
+        return "can be changed by others than root"
+    if not status.st_mode & stat.S_IROTH:
+        return "cannot be read by every user"
+    return ""
