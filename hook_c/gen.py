@@ -84,7 +84,7 @@ class Api:
     base: str
     kind: str
     roles: dict[str, int]
-    """Argument role → position."""
+    """Argument role → position; -1 is the last."""
 
 
 def base_of(name: str) -> tuple[str, int, str]:
@@ -321,10 +321,153 @@ def fake_driver(symbols: dict[str, Symbol]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How the functions of one class are hooked: what their stub does before and after the call.
+
+    `{role}` stands for the argument with that role in api.tsv, `{symbol}` for the driver's own
+    function, `{number}` for the N of a name that ends in _vN.
+    """
+
+    begin: str = ""
+    end: str = "status"
+
+
+# A class that is not here is only a note in api.tsv: such functions are the driver's own.
+HOOKED = {
+    "init": Kind("init_begin(&call)", "init_end(&call, status)"),
+    "lookup": Kind(end="lookup_end(status, {out})"),
+    "alloc": Kind(
+        "alloc_begin(&call, {out}, {bytes})",
+        "alloc_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "alloc.pitch": Kind(
+        "pitch_begin(&call, {out}, {width}, {height})",
+        "pitch_end(&call, status, HOOK_VALUE(status, {out}), HOOK_VALUE(status, {pitch}), "
+        "{height})",
+    ),
+    "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
+    "context.create": Kind(
+        "context_create_begin(&call, {device})",
+        "context_create_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "context.destroy": Kind(end="context_destroy_end(status, (uint64_t)(uintptr_t){context})"),
+    "context.retain": Kind(
+        "primary_retain_begin(&call, {device})",
+        "primary_retain_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "context.release": Kind(end="primary_release_end(status, {device})"),
+    "report.memory": Kind(end="memory_info_end(status, {free}, {total}, sizeof(*{free}))"),
+    "report.total": Kind(end="total_memory_end(status, {total}, sizeof(*{total}), {device})"),
+    "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
+}
+CALLED = "call"
+"""Not hooked, but called by the hooks."""
+
+
+def argument_names(symbol: Symbol, api: Api) -> list[str]:
+    """Return a name for every argument: its role, or `aN`."""
+    assert symbol.arguments is not None
+    count = len(symbol.arguments)
+    by_position = {position % count: role for role, position in api.roles.items()}
+    return [by_position.get(number, f"a{number}") for number in range(count)]
+
+
+def declaration(name: str, types: Iterable[str], names: Iterable[str]) -> str:
+    """Return `name(type a, type *b)`."""
+    typed = (
+        f"{kind}{'' if kind.endswith('*') else ' '}{argument}"
+        for kind, argument in zip(types, names, strict=True)
+    )
+    return f"{name}({', '.join(typed) or 'void'})"
+
+
+def hooks_header(symbols: list[Symbol]) -> str:
+    """Return hooks.gen.h: every real entry point that libvgpu calls, by its symbol."""
+    lines = [BANNER.format(what="The real entry points.")]
+    lines.append("#ifndef VGPU_HOOKS_GEN_H\n#define VGPU_HOOKS_GEN_H\n")
+    lines.append("#include <stddef.h>\n#include <stdint.h>\n\nstruct driver {")
+    for symbol in symbols:
+        assert symbol.arguments is not None
+        lines.append(f"\t{symbol.result} (*{symbol.name})({', '.join(symbol.arguments) or 'void'});")
+    lines.append("};\n\n#endif")
+    return "\n".join(lines) + "\n"
+
+
+def stub(symbol: Symbol, api: Api) -> str:
+    """Return the function that programs get instead of the driver's own."""
+    assert symbol.arguments is not None
+    kind = HOOKED[api.kind]
+    names = argument_names(symbol, api)
+    words = {role: role for role in api.roles}
+    words["number"] = str(base_of(symbol.name)[1])
+    call = f"driver.{symbol.name}({', '.join(names)})"
+    library, missing = ("DRIVER_CUDA", "CUDA_ERROR_NOT_FOUND")
+    if symbol.is_nvml:
+        library, missing = ("DRIVER_NVML", "NVML_ERROR_FUNCTION_NOT_FOUND")
+    header = declaration(symbol.name, symbol.arguments, names)
+    body = [f"\tHOOK_ENTER({symbol.name}, {library}, {missing});"]
+    if kind.begin:
+        body.append("\tstruct hook_call call;")
+        body.append(f"\tint status = {kind.begin.format(**words)};\n")
+        body.append(f"\tif (status != 0)\n\t\treturn status;\n\tstatus = {call};")
+    else:
+        body.append(f"\tint status = {call};\n")
+    body.append(f"\treturn {kind.end.format(**words)};")
+    prototype = f"EXPORT {symbol.result} {header}"
+    return f"{prototype};\n{prototype}\n{{\n" + "\n".join(body) + "\n}\n"
+
+
+def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
+    """Return hooks.gen.c: a stub a symbol, and the table of them all."""
+    lines = [BANNER.format(what="The hooks, and the table of names.")]
+    lines.append('#include "hook.h"\n')
+    lines.append('#define EXPORT __attribute__((visibility("default")))\n')
+    lines += [stub(symbol, api[symbol.base]) for symbol in symbols if is_hooked(symbol, api)]
+    lines.append("#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}")
+    lines.append("const struct driver_name driver_names[] = {")
+    for symbol in symbols:
+        hook = f"(void *){symbol.name}" if is_hooked(symbol, api) else "NULL"
+        library = "DRIVER_NVML" if symbol.is_nvml else "DRIVER_CUDA"
+        lines.append(f"\tROW({symbol.name}, {hook}, {library}),")
+    lines.append("};")
+    lines.append("const size_t driver_names_count = sizeof(driver_names) / sizeof(driver_names[0]);")
+    return "\n".join(lines) + "\n"
+
+
+def is_hooked(symbol: Symbol, api: dict[str, Api]) -> bool:
+    """Whether libvgpu stands between the program and this symbol."""
+    return api[symbol.base].kind in HOOKED
+
+
+def check_roles(symbol: Symbol, api: Api) -> None:
+    """Refuse a line of api.tsv whose roles do not fit its class or its prototype."""
+    kind = HOOKED[api.kind]
+    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end)) - {"number"}
+    if needed != set(api.roles):
+        raise SystemExit(f"api.tsv: {api.base}: class {api.kind} has the roles {sorted(needed)}")
+    if symbol.arguments is None or max(api.roles.values(), default=-1) >= len(symbol.arguments):
+        raise SystemExit(f"api.tsv: {symbol.name} has not so many arguments")
+
+
 def outputs() -> dict[Path, str]:
     """Return the text of every generated file."""
     symbols = read_prototypes()
-    return {HERE / "fake_driver.gen.h": fake_driver(symbols)}
+    api = read_api()
+    ours = []
+    for name in sorted(symbols):
+        symbol = symbols[name]
+        if symbol.base not in api:
+            continue
+        if is_hooked(symbol, api):
+            check_roles(symbol, api[symbol.base])
+        if is_hooked(symbol, api) or api[symbol.base].kind == CALLED:
+            ours.append(symbol)
+    return {
+        HERE / "fake_driver.gen.h": fake_driver(symbols),
+        HERE / "src/hooks.gen.h": hooks_header(ours),
+        HERE / "src/hooks.gen.c": hooks_source(ours, api),
+    }
 
 
 def main() -> int:

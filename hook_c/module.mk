@@ -1,10 +1,37 @@
-# libvgpu.so and vgpu-probe. Shipped builds are made with zig: they need no symbol newer than
-# glibc 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
-ZIG_GNU := $(ZIG) cc -target x86_64-linux-gnu.2.17
+# libvgpu.so and vgpu-probe. What is shipped is made with zig: it needs no symbol newer than glibc
+# 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
+HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_device.c hook_memory.c hook_nvml.c \
+	limits.c log.c lookup.c quota.c reason.c region.c table.c tenant.c hooks.gen.c lookup_thunk.S)
+HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map
+HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
+# initial-exec and -z now: nothing is resolved inside a call of the driver. -Bsymbolic: our table
+# holds our hooks, also where another preloaded library exports the same names.
+HOOK_FLAGS := -std=gnu11 -D_GNU_SOURCE -O2 -g $(WARNINGS) $(HOOK_INCLUDES) -fPIC \
+	-fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
+HOOK_LINK := -shared -nostartfiles -Wl,-soname,libvgpu.so -Wl,-z,now -Wl,-z,relro -Wl,-z,defs -Wl,-Bsymbolic \
+	-Wl,--version-script,hook_c/src/libvgpu.map
+
+$(BUILD)/libvgpu.so: $(HOOK_SOURCES) $(HOOK_HEADERS) | $(SETUP)
+	@mkdir -p $(@D)
+	$(ZIG) cc -target x86_64-linux-gnu.2.17 $(HOOK_FLAGS) -s $(HOOK_LINK) -o $@ $(HOOK_SOURCES)
+
+$(BUILD)/aarch64/libvgpu.so: $(HOOK_SOURCES) $(HOOK_HEADERS) | $(SETUP)
+	@mkdir -p $(@D)
+	$(ZIG) cc -target aarch64-linux-gnu.2.17 $(HOOK_FLAGS) -s $(HOOK_LINK) -o $@ $(HOOK_SOURCES)
 
 $(BUILD)/vgpu-probe: hook_c/probe/vgpu-probe.c | $(SETUP)
 	@mkdir -p $(@D)
-	$(ZIG_GNU) -std=gnu11 -D_GNU_SOURCE -O2 $(WARNINGS) -s -o $@ $< -ldl
+	$(ZIG) cc -target x86_64-linux-gnu.2.17 -std=gnu11 -D_GNU_SOURCE -O2 $(WARNINGS) -s \
+		-o $@ $< -ldl
 
-PRODUCTS += $(BUILD)/vgpu-probe
-C_FILES += hook_c/probe/vgpu-probe.c
+.PHONY: hook-aarch64
+hook-aarch64: $(BUILD)/aarch64/libvgpu.so
+
+# make api HEADER="…/cuda.h …/cudaTypedefs.h": the headers of a CUDA release, once.
+api:
+	$(PY) hook_c/gen.py $(if $(HEADER),--header $(HEADER))
+
+PRODUCTS += $(BUILD)/libvgpu.so $(BUILD)/vgpu-probe
+C_FILES += hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
+	$(filter-out %.S,$(HOOK_SOURCES)) $(wildcard hook_c/src/*.h)
+C_INCLUDES += -Ihook_c/src

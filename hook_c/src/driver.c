@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <string.h>
+
+struct driver driver;
+uint32_t driver_found[DRIVER_LIBRARIES];
+
+static const char *const sonames[DRIVER_LIBRARIES] = {
+	[DRIVER_CUDA] = "libcuda.so.1",
+	[DRIVER_NVML] = "libnvidia-ml.so.1",
+};
+
+/* Real address → row + 1, open addressing. Twice as many places as there can be rows. */
+#define HOOK_PLACES 2048
+static uint16_t hook_places[HOOK_PLACES];
+
+/* The symbol table of a loaded object. */
+struct image {
+	ElfW(Addr) base;
+	const char *path;
+	const char *soname;
+	const ElfW(Sym) * symbols;
+	const char *strings;
+	const uint16_t *versions; /* NULL: none */
+	const uint32_t *hash;     /* DT_GNU_HASH */
+};
+
+/* glibc relocates the addresses in the dynamic section, other loaders and the vDSO do not. */
+static const void *address_in(const struct image *image, ElfW(Addr) address)
+{
+	return (const void *)(address < image->base ? image->base + address : address);
+}
+
+static bool read_image(const struct dl_phdr_info *info, struct image *image)
+{
+	const ElfW(Dyn) *dynamic = NULL;
+	ElfW(Addr) soname = 0;
+
+	memset(image, 0, sizeof(*image));
+	image->base = info->dlpi_addr;
+	image->path = info->dlpi_name;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	if (dynamic == NULL)
+		return false;
+	for (; dynamic->d_tag != DT_NULL; dynamic++) {
+		switch (dynamic->d_tag) {
+		case DT_SYMTAB:
+			image->symbols = address_in(image, dynamic->d_un.d_ptr);
+			break;
+		case DT_STRTAB:
+			image->strings = address_in(image, dynamic->d_un.d_ptr);
+			break;
+		case DT_VERSYM:
+			image->versions = address_in(image, dynamic->d_un.d_ptr);
+			break;
+		case DT_GNU_HASH:
+			image->hash = address_in(image, dynamic->d_un.d_ptr);
+			break;
+		case DT_SONAME:
+			soname = dynamic->d_un.d_val;
+			break;
+		default:
+			break;
+		}
+	}
+	if (image->symbols == NULL || image->strings == NULL || image->hash == NULL)
+		return false;
+	image->soname = soname == 0 ? "" : image->strings + soname;
+	return true;
+}
+
+static uint32_t gnu_hash(const char *name)
+{
+	uint32_t hash = 5381;
+
+	for (; *name != '\0'; name++)
+		hash = hash * 33 + (unsigned char)*name;
+	return hash;
+}
+
+/* A definition of the name: the default version if there are several. */
+static void *symbol_in(const struct image *image, const char *name)
+{
+	/* Layout of DT_GNU_HASH: four words, the filter, the buckets, the chains. */
+	uint32_t bucket_count = image->hash[0];
+	uint32_t first = image->hash[1];
+	uint32_t filter_words = image->hash[2];
+	const uint32_t *buckets =
+		image->hash + 4 + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+	const uint32_t *chains = buckets + bucket_count;
+	uint32_t hash = gnu_hash(name);
+	void *hidden = NULL;
+
+	if (bucket_count == 0)
+		return NULL;
+
+	uint32_t index = buckets[hash % bucket_count];
+
+	if (index < first)
+		return NULL;
+	for (;; index++) {
+		const ElfW(Sym) *symbol = &image->symbols[index];
+		uint32_t chain = chains[index - first];
+
+		if ((chain | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+		    strcmp(image->strings + symbol->st_name, name) == 0) {
+			void *address = (void *)(image->base + symbol->st_value);
+
+			if (image->versions == NULL || (image->versions[index] & 0x8000) == 0)
+				return address;
+			hidden = address;
+		}
+		if (chain & 1)
+			return hidden;
+	}
+}
+
+struct search {
+	enum driver_library library;
+	bool found;
+	char path[256];
+};
+
+static size_t place_of(const void *real)
+{
+	return ((uintptr_t)real >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 53;
+}
+
+_Static_assert(HOOK_PLACES == 1 << (64 - 53), "place_of takes eleven bits");
+
+/* All threads that fill the table do it in the same order, so all choose the same places. */
+static void remember_hook(size_t row)
+{
+	size_t place = place_of(*driver_names[row].real);
+	uint16_t value = (uint16_t)(row + 1);
+
+	for (;; place = (place + 1) % HOOK_PLACES) {
+		uint16_t there = __atomic_load_n(&hook_places[place], __ATOMIC_RELAXED);
+
+		if (there == value)
+			return;
+		if (there == 0)
+			break;
+	}
+	__atomic_store_n(&hook_places[place], value, __ATOMIC_RELAXED);
+}
+
+static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
+{
+	struct search *search = data;
+	struct image image;
+
+	(void)size;
+	if (!read_image(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
+		return 0;
+	for (size_t row = 0; row < driver_names_count; row++) {
+		const struct driver_name *name = &driver_names[row];
+
+		if (name->library != search->library)
+			continue;
+		void *real = symbol_in(&image, name->symbol);
+
+		__atomic_store_n(name->real, real, __ATOMIC_RELAXED);
+		if (real != NULL && name->hook != NULL)
+			remember_hook(row);
+	}
+	strncpy(search->path, image.path, sizeof(search->path) - 1);
+	search->found = true;
+	return 1;
+}
+
+/* Addresses of ours point into the driver: it stays, whatever the program closes. */
+static void pin(const char *path)
+{
+	void *address = driver_next("dlopen");
+	void *(*next_dlopen)(const char *, int);
+
+	memcpy(&next_dlopen, &address, sizeof(address));
+	if (next_dlopen != NULL)
+		next_dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+bool driver_search(enum driver_library library)
+{
+	struct search search = {.library = library};
+
+	dl_iterate_phdr(visit_driver, &search);
+	if (!search.found)
+		return false;
+	pin(search.path);
+	__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
+	return true;
+}
+
+const struct driver_name *driver_name_of(const char *symbol)
+{
+	size_t low = 0;
+	size_t high = driver_names_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		int order = strcmp(symbol, driver_names[middle].symbol);
+
+		if (order == 0)
+			return &driver_names[middle];
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+void *driver_hook_of(const void *real)
+{
+	for (size_t place = place_of(real);; place = (place + 1) % HOOK_PLACES) {
+		uint16_t row = __atomic_load_n(&hook_places[place], __ATOMIC_RELAXED);
+
+		if (row == 0)
+			return NULL;
+		if (*driver_names[row - 1].real == real)
+			return driver_names[row - 1].hook;
+	}
+}
+
+struct next_search {
+	const char *symbol;
+	bool behind_us;
+	void *address;
+};
+
+/* An address that only this object holds. */
+static bool is_own(const struct dl_phdr_info *info)
+{
+	ElfW(Addr) here = (ElfW(Addr))driver_names;
+
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+		ElfW(Addr) start = info->dlpi_addr + header->p_vaddr;
+
+		if (header->p_type == PT_LOAD && here >= start && here < start + header->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+static int visit_next(struct dl_phdr_info *info, size_t size, void *data)
+{
+	struct next_search *search = data;
+	struct image image;
+
+	(void)size;
+	if (!search->behind_us) {
+		search->behind_us = is_own(info);
+		return 0;
+	}
+	if (read_image(info, &image))
+		search->address = symbol_in(&image, search->symbol);
+	return search->address != NULL;
+}
+
+void *driver_next(const char *symbol)
+{
+	struct next_search search = {.symbol = symbol};
+
+	dl_iterate_phdr(visit_next, &search);
+	return search.address;
+}
+
+struct own_search {
+	const char *folder;
+	bool is_in;
+};
+
+static int visit_own(struct dl_phdr_info *info, size_t size, void *data)
+{
+	struct own_search *search = data;
+	size_t length = strlen(search->folder);
+
+	(void)size;
+	if (!is_own(info))
+		return 0;
+	search->is_in = strncmp(info->dlpi_name, search->folder, length) == 0 &&
+			info->dlpi_name[length] == '/';
+	return 1;
+}
+
+bool driver_own_path_is_in(const char *folder)
+{
+	struct own_search search = {.folder = folder};
+
+	dl_iterate_phdr(visit_own, &search);
+	return search.is_in;
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the generated stubs call. A stub is: enter; begin; the real function with the program's own
+ * arguments; end. A class of api.tsv is a pair of functions here; a new function of the driver is a
+ * new line of api.tsv.
+ *
+ * begin returns 0 to go on, or the code that the program gets instead of a call of the driver; it
+ * fills the call in either case. end returns what the program gets. Both may be called by any
+ * thread, neither holds a lock when it returns, and errno is kept. */
+#ifndef VGPU_HOOK_H
+#define VGPU_HOOK_H
+
+#include "cuda_abi.h"
+#include "driver.h"
+#include "table.h"
+#include "tenant.h"
+
+/* One call of the driver in progress, on the stack of the stub. */
+struct hook_call {
+	struct tenant *tenant; /* NULL: nothing to do at the end */
+	struct table_entry entry;
+};
+
+/* Stubs of functions that the loaded driver lacks: a program can reach them only by linking with a
+ * library that has them. */
+#define HOOK_ENTER(symbol, library, missing)                                                       \
+	do {                                                                                       \
+		if (!driver_ready(library) || driver.symbol == NULL)                               \
+			return missing;                                                            \
+	} while (0)
+
+/* What the driver has written to an out-parameter, whatever its width. */
+#define HOOK_VALUE(status, out)                                                                    \
+	((status) == CUDA_SUCCESS && (out) != NULL ? (uint64_t)(uintptr_t) * (out) : 0)
+
+/* hook_device.c */
+int init_begin(struct hook_call *call);
+int init_end(struct hook_call *call, int status);
+int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t width);
+int total_memory_end(int status, void *total_bytes, size_t width, int device);
+int context_create_begin(struct hook_call *call, int device);
+int context_create_end(struct hook_call *call, int status, uint64_t context);
+int context_destroy_end(int status, uint64_t context);
+int primary_retain_begin(struct hook_call *call, int device);
+int primary_retain_end(struct hook_call *call, int status, uint64_t context);
+int primary_release_end(int status, int device);
+
+/* The index of the device in the limits; -1: it was not promised. */
+int device_card(struct tenant *tenant, int device);
+
+/* hook_memory.c */
+int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes);
+int alloc_end(struct hook_call *call, int status, uint64_t pointer);
+int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_t height);
+int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch,
+	      uint64_t height);
+int free_begin(struct hook_call *call, uint64_t pointer);
+int free_end(struct hook_call *call, int status);
+
+/* Ends every allocation that the context held. */
+void memory_forget_context(struct tenant *tenant, uint64_t context);
+
+/* hook_nvml.c */
+int nvml_memory_end(int status, void *device, void *memory, unsigned int version);
+
+/* lookup.c */
+int lookup_end(int status, void **address);
+
+#endif

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Device memory: reserved before the driver is asked, given back when it refuses or frees. */
+#include "hook.h"
+
+#include "keep_errno.h"
+
+/* Charges the card of the current context. NULL arguments, 0 bytes and a missing context are the
+ * driver's to answer: nothing is charged, and it refuses them itself. */
+static int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
+{
+	struct tenant *tenant;
+	enum tenant_state state = tenant_join(&tenant);
+	int device;
+	void *context = NULL;
+
+	call->tenant = NULL;
+	if (state == TENANT_INERT || out == NULL || bytes == 0)
+		return CUDA_SUCCESS;
+	if (state == TENANT_REFUSED)
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+	    driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+
+	int card = device_card(tenant, device);
+
+	if (card < 0 || !quota_take(&tenant->quota, (unsigned int)card, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	call->tenant = tenant;
+	call->entry = (struct table_entry){.kind = TABLE_MEMORY,
+					   .bytes = bytes,
+					   .context = (uint64_t)(uintptr_t)context,
+					   .card = (uint32_t)card};
+	return CUDA_SUCCESS;
+}
+
+int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes)
+{
+	KEEP_ERRNO();
+
+	return charge_current(call, out, bytes);
+}
+
+int alloc_end(struct hook_call *call, int status, uint64_t pointer)
+{
+	KEEP_ERRNO();
+	struct tenant *tenant = call->tenant;
+
+	if (tenant == NULL)
+		return status;
+	call->entry.handle = pointer;
+	if (status == CUDA_SUCCESS && table_put(&tenant->table, &call->entry))
+		return CUDA_SUCCESS;
+	if (status == CUDA_SUCCESS) {
+		/* What cannot be recorded could never be given back to the account. */
+		driver.cuMemFree_v2(pointer);
+		status = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
+	return status;
+}
+
+/* The pitch is the driver's secret until it has answered; rows of 512 bytes are its least step. */
+#define PITCH_STEP UINT64_C(512)
+
+int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_t height)
+{
+	KEEP_ERRNO();
+	uint64_t pitch;
+	uint64_t bytes;
+
+	if (__builtin_add_overflow(width, PITCH_STEP - 1, &pitch) ||
+	    __builtin_mul_overflow(pitch / PITCH_STEP * PITCH_STEP, height, &bytes))
+		bytes = UINT64_MAX;
+	return charge_current(call, out, bytes);
+}
+
+int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch, uint64_t height)
+{
+	KEEP_ERRNO();
+	struct tenant *tenant = call->tenant;
+	uint64_t bytes = pitch * height; /* no overflow: the driver has given so much */
+
+	if (tenant != NULL && status == CUDA_SUCCESS && bytes != call->entry.bytes) {
+		if (!quota_take(&tenant->quota, call->entry.card, bytes)) {
+			driver.cuMemFree_v2(pointer);
+			status = CUDA_ERROR_OUT_OF_MEMORY;
+		} else {
+			quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
+			call->entry.bytes = bytes;
+		}
+	}
+	return alloc_end(call, status, pointer);
+}
+
+int free_begin(struct hook_call *call, uint64_t pointer)
+{
+	call->tenant = tenant_joined();
+	/* An address that we do not know may still be a good one: the driver decides. */
+	if (call->tenant != NULL &&
+	    !table_take(&call->tenant->table, TABLE_MEMORY, pointer, &call->entry))
+		call->tenant = NULL;
+	return CUDA_SUCCESS;
+}
+
+int free_end(struct hook_call *call, int status)
+{
+	if (call->tenant == NULL)
+		return status;
+	/* There was a place for it a moment ago; if there is none now, it stays charged. */
+	if (status != CUDA_SUCCESS)
+		(void)table_put(&call->tenant->table, &call->entry);
+	else
+		quota_give(&call->tenant->quota, call->entry.card, call->entry.bytes);
+	return status;
+}
+
+void memory_forget_context(struct tenant *tenant, uint64_t context)
+{
+	struct table_cursor cursor = {0};
+	struct table_entry entry;
+
+	while (table_take_of_context(&tenant->table, context, &cursor, &entry))
+		quota_give(&tenant->quota, entry.card, entry.bytes);
+}

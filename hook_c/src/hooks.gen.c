@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Made by gen.py from api.tsv and prototypes.tsv. The hooks, and the table of names.
+ */
+
+#include "hook.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT int cuCtxCreate(void **out, unsigned int a1, int device);
+EXPORT int cuCtxCreate(void **out, unsigned int a1, int device)
+{
+	HOOK_ENTER(cuCtxCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = context_create_begin(&call, device);
+
+	if (status != 0)
+		return status;
+	status = driver.cuCtxCreate(out, a1, device);
+	return context_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuCtxCreate_v2(void **out, unsigned int a1, int device);
+EXPORT int cuCtxCreate_v2(void **out, unsigned int a1, int device)
+{
+	HOOK_ENTER(cuCtxCreate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = context_create_begin(&call, device);
+
+	if (status != 0)
+		return status;
+	status = driver.cuCtxCreate_v2(out, a1, device);
+	return context_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuCtxCreate_v3(void **out, void *a1, int a2, unsigned int a3, int device);
+EXPORT int cuCtxCreate_v3(void **out, void *a1, int a2, unsigned int a3, int device)
+{
+	HOOK_ENTER(cuCtxCreate_v3, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = context_create_begin(&call, device);
+
+	if (status != 0)
+		return status;
+	status = driver.cuCtxCreate_v3(out, a1, a2, a3, device);
+	return context_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuCtxCreate_v4(void **out, void *a1, unsigned int a2, int device);
+EXPORT int cuCtxCreate_v4(void **out, void *a1, unsigned int a2, int device)
+{
+	HOOK_ENTER(cuCtxCreate_v4, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = context_create_begin(&call, device);
+
+	if (status != 0)
+		return status;
+	status = driver.cuCtxCreate_v4(out, a1, a2, device);
+	return context_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuCtxDestroy(void *context);
+EXPORT int cuCtxDestroy(void *context)
+{
+	HOOK_ENTER(cuCtxDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxDestroy(context);
+
+	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
+}
+
+EXPORT int cuCtxDestroy_v2(void *context);
+EXPORT int cuCtxDestroy_v2(void *context)
+{
+	HOOK_ENTER(cuCtxDestroy_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxDestroy_v2(context);
+
+	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
+}
+
+EXPORT int cuDevicePrimaryCtxRelease(int device);
+EXPORT int cuDevicePrimaryCtxRelease(int device)
+{
+	HOOK_ENTER(cuDevicePrimaryCtxRelease, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDevicePrimaryCtxRelease(device);
+
+	return primary_release_end(status, device);
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	HOOK_ENTER(cuDevicePrimaryCtxRelease_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDevicePrimaryCtxRelease_v2(device);
+
+	return primary_release_end(status, device);
+}
+
+EXPORT int cuDevicePrimaryCtxReset(int device);
+EXPORT int cuDevicePrimaryCtxReset(int device)
+{
+	HOOK_ENTER(cuDevicePrimaryCtxReset, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDevicePrimaryCtxReset(device);
+
+	return primary_release_end(status, device);
+}
+
+EXPORT int cuDevicePrimaryCtxReset_v2(int device);
+EXPORT int cuDevicePrimaryCtxReset_v2(int device)
+{
+	HOOK_ENTER(cuDevicePrimaryCtxReset_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDevicePrimaryCtxReset_v2(device);
+
+	return primary_release_end(status, device);
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **out, int device);
+EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
+{
+	HOOK_ENTER(cuDevicePrimaryCtxRetain, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = primary_retain_begin(&call, device);
+
+	if (status != 0)
+		return status;
+	status = driver.cuDevicePrimaryCtxRetain(out, device);
+	return primary_retain_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuDeviceTotalMem(unsigned int *total, int device);
+EXPORT int cuDeviceTotalMem(unsigned int *total, int device)
+{
+	HOOK_ENTER(cuDeviceTotalMem, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDeviceTotalMem(total, device);
+
+	return total_memory_end(status, total, sizeof(*total), device);
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t *total, int device);
+EXPORT int cuDeviceTotalMem_v2(size_t *total, int device)
+{
+	HOOK_ENTER(cuDeviceTotalMem_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDeviceTotalMem_v2(total, device);
+
+	return total_memory_end(status, total, sizeof(*total), device);
+}
+
+EXPORT int cuGetProcAddress(const char *a0, void **out, int a2, uint64_t a3);
+EXPORT int cuGetProcAddress(const char *a0, void **out, int a2, uint64_t a3)
+{
+	HOOK_ENTER(cuGetProcAddress, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGetProcAddress(a0, out, a2, a3);
+
+	return lookup_end(status, out);
+}
+
+EXPORT int cuGetProcAddress_v2(const char *a0, void **out, int a2, uint64_t a3, int *a4);
+EXPORT int cuGetProcAddress_v2(const char *a0, void **out, int a2, uint64_t a3, int *a4)
+{
+	HOOK_ENTER(cuGetProcAddress_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGetProcAddress_v2(a0, out, a2, a3, a4);
+
+	return lookup_end(status, out);
+}
+
+EXPORT int cuInit(unsigned int a0);
+EXPORT int cuInit(unsigned int a0)
+{
+	HOOK_ENTER(cuInit, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = init_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuInit(a0);
+	return init_end(&call, status);
+}
+
+EXPORT int cuMemAlloc(unsigned int *out, unsigned int bytes);
+EXPORT int cuMemAlloc(unsigned int *out, unsigned int bytes)
+{
+	HOOK_ENTER(cuMemAlloc, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAlloc(out, bytes);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *a2);
+EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *a2)
+{
+	HOOK_ENTER(cuMemAllocAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocAsync(out, bytes, a2);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *a2);
+EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *a2)
+{
+	HOOK_ENTER(cuMemAllocAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocAsync_ptsz(out, bytes, a2);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *a2, void *a3);
+EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *a2, void *a3)
+{
+	HOOK_ENTER(cuMemAllocFromPoolAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocFromPoolAsync(out, bytes, a2, a3);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *a2, void *a3);
+EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *a2, void *a3)
+{
+	HOOK_ENTER(cuMemAllocFromPoolAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocFromPoolAsync_ptsz(out, bytes, a2, a3);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2);
+EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2)
+{
+	HOOK_ENTER(cuMemAllocManaged, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocManaged(out, bytes, a2);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int a4);
+EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int a4)
+{
+	HOOK_ENTER(cuMemAllocPitch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = pitch_begin(&call, out, width, height);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocPitch(out, pitch, width, height, a4);
+	return pitch_end(&call, status, HOOK_VALUE(status, out), HOOK_VALUE(status, pitch), height);
+}
+
+EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int a4);
+EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int a4)
+{
+	HOOK_ENTER(cuMemAllocPitch_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = pitch_begin(&call, out, width, height);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAllocPitch_v2(out, pitch, width, height, a4);
+	return pitch_end(&call, status, HOOK_VALUE(status, out), HOOK_VALUE(status, pitch), height);
+}
+
+EXPORT int cuMemAlloc_v2(uint64_t *out, size_t bytes);
+EXPORT int cuMemAlloc_v2(uint64_t *out, size_t bytes)
+{
+	HOOK_ENTER(cuMemAlloc_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = alloc_begin(&call, out, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemAlloc_v2(out, bytes);
+	return alloc_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemFree(unsigned int pointer);
+EXPORT int cuMemFree(unsigned int pointer)
+{
+	HOOK_ENTER(cuMemFree, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = free_begin(&call, pointer);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemFree(pointer);
+	return free_end(&call, status);
+}
+
+EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1);
+EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1)
+{
+	HOOK_ENTER(cuMemFreeAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = free_begin(&call, pointer);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemFreeAsync(pointer, a1);
+	return free_end(&call, status);
+}
+
+EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1);
+EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1)
+{
+	HOOK_ENTER(cuMemFreeAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = free_begin(&call, pointer);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemFreeAsync_ptsz(pointer, a1);
+	return free_end(&call, status);
+}
+
+EXPORT int cuMemFree_v2(uint64_t pointer);
+EXPORT int cuMemFree_v2(uint64_t pointer)
+{
+	HOOK_ENTER(cuMemFree_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = free_begin(&call, pointer);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemFree_v2(pointer);
+	return free_end(&call, status);
+}
+
+EXPORT int cuMemGetInfo(unsigned int *free, unsigned int *total);
+EXPORT int cuMemGetInfo(unsigned int *free, unsigned int *total)
+{
+	HOOK_ENTER(cuMemGetInfo, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemGetInfo(free, total);
+
+	return memory_info_end(status, free, total, sizeof(*free));
+}
+
+EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total);
+EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	HOOK_ENTER(cuMemGetInfo_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemGetInfo_v2(free, total);
+
+	return memory_info_end(status, free, total, sizeof(*free));
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory);
+EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory)
+{
+	HOOK_ENTER(nvmlDeviceGetMemoryInfo, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetMemoryInfo(device, memory);
+
+	return nvml_memory_end(status, device, memory, 1);
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory);
+EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory)
+{
+	HOOK_ENTER(nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetMemoryInfo_v2(device, memory);
+
+	return nvml_memory_end(status, device, memory, 2);
+}
+
+#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}
+const struct driver_name driver_names[] = {
+	ROW(cuCtxCreate, (void *)cuCtxCreate, DRIVER_CUDA),
+	ROW(cuCtxCreate_v2, (void *)cuCtxCreate_v2, DRIVER_CUDA),
+	ROW(cuCtxCreate_v3, (void *)cuCtxCreate_v3, DRIVER_CUDA),
+	ROW(cuCtxCreate_v4, (void *)cuCtxCreate_v4, DRIVER_CUDA),
+	ROW(cuCtxDestroy, (void *)cuCtxDestroy, DRIVER_CUDA),
+	ROW(cuCtxDestroy_v2, (void *)cuCtxDestroy_v2, DRIVER_CUDA),
+	ROW(cuCtxGetCurrent, NULL, DRIVER_CUDA),
+	ROW(cuCtxGetDevice, NULL, DRIVER_CUDA),
+	ROW(cuCtxGetDevice_v2, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetCount, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetUuid, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetUuid_v2, NULL, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxGetState, NULL, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxRelease, (void *)cuDevicePrimaryCtxRelease, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxRelease_v2, (void *)cuDevicePrimaryCtxRelease_v2, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxReset, (void *)cuDevicePrimaryCtxReset, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxReset_v2, (void *)cuDevicePrimaryCtxReset_v2, DRIVER_CUDA),
+	ROW(cuDevicePrimaryCtxRetain, (void *)cuDevicePrimaryCtxRetain, DRIVER_CUDA),
+	ROW(cuDeviceTotalMem, (void *)cuDeviceTotalMem, DRIVER_CUDA),
+	ROW(cuDeviceTotalMem_v2, (void *)cuDeviceTotalMem_v2, DRIVER_CUDA),
+	ROW(cuGetProcAddress, (void *)cuGetProcAddress, DRIVER_CUDA),
+	ROW(cuGetProcAddress_v2, (void *)cuGetProcAddress_v2, DRIVER_CUDA),
+	ROW(cuInit, (void *)cuInit, DRIVER_CUDA),
+	ROW(cuMemAlloc, (void *)cuMemAlloc, DRIVER_CUDA),
+	ROW(cuMemAllocAsync, (void *)cuMemAllocAsync, DRIVER_CUDA),
+	ROW(cuMemAllocAsync_ptsz, (void *)cuMemAllocAsync_ptsz, DRIVER_CUDA),
+	ROW(cuMemAllocFromPoolAsync, (void *)cuMemAllocFromPoolAsync, DRIVER_CUDA),
+	ROW(cuMemAllocFromPoolAsync_ptsz, (void *)cuMemAllocFromPoolAsync_ptsz, DRIVER_CUDA),
+	ROW(cuMemAllocManaged, (void *)cuMemAllocManaged, DRIVER_CUDA),
+	ROW(cuMemAllocPitch, (void *)cuMemAllocPitch, DRIVER_CUDA),
+	ROW(cuMemAllocPitch_v2, (void *)cuMemAllocPitch_v2, DRIVER_CUDA),
+	ROW(cuMemAlloc_v2, (void *)cuMemAlloc_v2, DRIVER_CUDA),
+	ROW(cuMemFree, (void *)cuMemFree, DRIVER_CUDA),
+	ROW(cuMemFreeAsync, (void *)cuMemFreeAsync, DRIVER_CUDA),
+	ROW(cuMemFreeAsync_ptsz, (void *)cuMemFreeAsync_ptsz, DRIVER_CUDA),
+	ROW(cuMemFree_v2, (void *)cuMemFree_v2, DRIVER_CUDA),
+	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
+	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
+	ROW(nvmlDeviceGetIndex, NULL, DRIVER_NVML),
+	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
+	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),
+};
+const size_t driver_names_count = sizeof(driver_names) / sizeof(driver_names[0]);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Made by gen.py from api.tsv and prototypes.tsv. The real entry points.
+ */
+
+#ifndef VGPU_HOOKS_GEN_H
+#define VGPU_HOOKS_GEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct driver {
+	int (*cuCtxCreate)(void **, unsigned int, int);
+	int (*cuCtxCreate_v2)(void **, unsigned int, int);
+	int (*cuCtxCreate_v3)(void **, void *, int, unsigned int, int);
+	int (*cuCtxCreate_v4)(void **, void *, unsigned int, int);
+	int (*cuCtxDestroy)(void *);
+	int (*cuCtxDestroy_v2)(void *);
+	int (*cuCtxGetCurrent)(void **);
+	int (*cuCtxGetDevice)(int *);
+	int (*cuCtxGetDevice_v2)(int *, void *);
+	int (*cuDeviceGetCount)(int *);
+	int (*cuDeviceGetUuid)(void *, int);
+	int (*cuDeviceGetUuid_v2)(void *, int);
+	int (*cuDevicePrimaryCtxGetState)(int, unsigned int *, int *);
+	int (*cuDevicePrimaryCtxRelease)(int);
+	int (*cuDevicePrimaryCtxRelease_v2)(int);
+	int (*cuDevicePrimaryCtxReset)(int);
+	int (*cuDevicePrimaryCtxReset_v2)(int);
+	int (*cuDevicePrimaryCtxRetain)(void **, int);
+	int (*cuDeviceTotalMem)(unsigned int *, int);
+	int (*cuDeviceTotalMem_v2)(size_t *, int);
+	int (*cuGetProcAddress)(const char *, void **, int, uint64_t);
+	int (*cuGetProcAddress_v2)(const char *, void **, int, uint64_t, int *);
+	int (*cuInit)(unsigned int);
+	int (*cuMemAlloc)(unsigned int *, unsigned int);
+	int (*cuMemAllocAsync)(uint64_t *, size_t, void *);
+	int (*cuMemAllocAsync_ptsz)(uint64_t *, size_t, void *);
+	int (*cuMemAllocFromPoolAsync)(uint64_t *, size_t, void *, void *);
+	int (*cuMemAllocFromPoolAsync_ptsz)(uint64_t *, size_t, void *, void *);
+	int (*cuMemAllocManaged)(uint64_t *, size_t, unsigned int);
+	int (*cuMemAllocPitch)(unsigned int *, unsigned int *, unsigned int, unsigned int, unsigned int);
+	int (*cuMemAllocPitch_v2)(uint64_t *, size_t *, size_t, size_t, unsigned int);
+	int (*cuMemAlloc_v2)(uint64_t *, size_t);
+	int (*cuMemFree)(unsigned int);
+	int (*cuMemFreeAsync)(uint64_t, void *);
+	int (*cuMemFreeAsync_ptsz)(uint64_t, void *);
+	int (*cuMemFree_v2)(uint64_t);
+	int (*cuMemGetInfo)(unsigned int *, unsigned int *);
+	int (*cuMemGetInfo_v2)(size_t *, size_t *);
+	int (*nvmlDeviceGetIndex)(void *, unsigned int *);
+	int (*nvmlDeviceGetMemoryInfo)(void *, void *);
+	int (*nvmlDeviceGetMemoryInfo_v2)(void *, void *);
+	int (*nvmlDeviceGetUUID)(void *, char *, unsigned int);
+};
+
+#endif

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lookup.h"
+
+#include "cuda_abi.h"
+#include "driver.h"
+#include "hook.h"
+#include "tenant.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <string.h>
+
+__attribute__((visibility("hidden"))) void *(*lookup_next_dlsym)(void *, const char *);
+__attribute__((visibility("hidden"))) void *(*lookup_next_dlvsym)(void *, const char *,
+								  const char *);
+
+static const struct lookup_answer no_answer = {NULL, 0};
+
+static void *find_nothing(void *handle, const char *name)
+{
+	(void)handle;
+	(void)name;
+	return NULL;
+}
+
+static void *find_no_version(void *handle, const char *name, const char *version)
+{
+	(void)version;
+	return find_nothing(handle, name);
+}
+
+/* Not in a constructor: other constructors may call dlsym before ours would have run. */
+static void find_next(void)
+{
+	void *address = driver_next("dlsym");
+	void *(*next_dlsym)(void *, const char *) = find_nothing;
+	void *(*next_dlvsym)(void *, const char *, const char *) = find_no_version;
+
+	if (address != NULL)
+		memcpy(&next_dlsym, &address, sizeof(address));
+	address = driver_next("dlvsym"); /* musl has none */
+	if (address != NULL)
+		memcpy(&next_dlvsym, &address, sizeof(address));
+	__atomic_store_n(&lookup_next_dlvsym, next_dlvsym, __ATOMIC_RELEASE);
+	__atomic_store_n(&lookup_next_dlsym, next_dlsym, __ATOMIC_RELEASE);
+}
+
+/* cuInit and nvmlInit, but not cublasCreate, cudaMalloc or custom_init. */
+static bool is_driver_name(const char *name)
+{
+	return (name[0] == 'c' && name[1] == 'u' && isupper((unsigned char)name[2])) ||
+	       (strncmp(name, "nvml", 4) == 0 && isupper((unsigned char)name[4]));
+}
+
+static const struct driver_name *hooked_name(const char *name)
+{
+	if (__atomic_load_n(&lookup_next_dlsym, __ATOMIC_ACQUIRE) == NULL)
+		find_next();
+	if (name == NULL || !is_driver_name(name))
+		return NULL;
+
+	const struct driver_name *row = driver_name_of(name);
+
+	return row != NULL && row->hook != NULL ? row : NULL;
+}
+
+static struct lookup_answer given(void *symbol)
+{
+	return (struct lookup_answer){symbol, 1};
+}
+
+static void *ask_next(void *handle, const char *name, const char *version)
+{
+	return version == NULL ? lookup_next_dlsym(handle, name)
+			       : lookup_next_dlvsym(handle, name, version);
+}
+
+static struct lookup_answer choose(void *handle, const char *name, const char *version)
+{
+	const struct driver_name *row = hooked_name(name);
+
+	if (row == NULL)
+		return no_answer;
+
+	bool is_loaded = driver_ready(row->library) && *row->real != NULL;
+
+	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
+		void *found = ask_next(handle, name, version);
+		void *hook = is_loaded && found != NULL ? driver_hook_of(found) : NULL;
+
+		if (hook != NULL && !tenant_is_inert())
+			return given(hook);
+		/* Somebody else's function of this name, or none: the real dlsym says it again. */
+		if (found != row->hook)
+			return no_answer;
+	}
+	/* The whole program is asked, and it holds our export. Without the driver it must look as
+	 * if it did not; looking from here, behind this library, also leaves the text for dlerror.
+	 */
+	if (!is_loaded)
+		return given(ask_next(RTLD_NEXT, name, version));
+	return given(tenant_is_inert() ? *row->real : row->hook);
+}
+
+struct lookup_answer lookup_dlsym(void *handle, const char *name)
+{
+	return choose(handle, name, NULL);
+}
+
+struct lookup_answer lookup_dlvsym(void *handle, const char *name, const char *version)
+{
+	return choose(handle, name, version);
+}
+
+int lookup_end(int status, void **address)
+{
+	if (status == CUDA_SUCCESS && address != NULL && *address != NULL && !tenant_is_inert()) {
+		void *hook = driver_hook_of(*address);
+
+		if (hook != NULL)
+			*address = hook;
+	}
+	return status;
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quota.h"
+
+#include "sys.h"
+
+#include <sched.h>
+
+/* Two processes that reserve at the same time may each see the other's reservation and both
+ * withdraw although one of them fits; they come back after different waits. */
+#define RESERVE_TRIES 4
+
+static uint64_t round_up(uint64_t bytes, uint64_t step)
+{
+	return (bytes + step - 1) / step * step;
+}
+
+static bool fits(const struct quota *quota, unsigned int card, uint64_t limit)
+{
+	uint64_t overhead = limits_load(&quota->limits->card[card].overhead_bytes);
+	uint64_t used = region_sum(quota->region, card);
+
+	return used <= limit && overhead <= limit - used;
+}
+
+static void back_off(const struct quota *quota, unsigned int tries)
+{
+	sys_sleep_ns(1000L * (1 + (long)(quota->region->slot + tries * 7U) % 50));
+}
+
+bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	limits_refresh(quota->limits);
+	region_tend(quota->region, false);
+
+	for (unsigned int tries = 0; tries < RESERVE_TRIES; tries++) {
+		uint64_t limit = limits_load(&quota->limits->card[card].memory_bytes);
+
+		if (bytes > limit)
+			break; /* also keeps the sums below far from wrapping */
+		region_add(quota->region, card, bytes);
+		if (limit == LIMITS_NONE || fits(quota, card, limit)) {
+			region_note_high(quota->region, card);
+			return true;
+		}
+		region_sub(quota->region, card, bytes);
+		if (tries == 0)
+			region_tend(quota->region, true); /* a slot of the dead may be in the way */
+		else
+			back_off(quota, tries);
+	}
+	region_note_refused(quota->region, card);
+	return false;
+}
+
+void quota_release(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	region_sub(quota->region, card, bytes);
+}
+
+/* The small allocations of a process share slabs, so what one of them costs depends on the others.
+ * The lock is per process and card and never held over a call of the driver. */
+static void lock_small(struct quota_small *small)
+{
+	while (__atomic_exchange_n(&small->locked, 1, __ATOMIC_ACQUIRE) != 0)
+		sched_yield();
+}
+
+static void unlock_small(struct quota_small *small)
+{
+	__atomic_store_n(&small->locked, 0, __ATOMIC_RELEASE);
+}
+
+static bool take_small(struct quota *quota, unsigned int card, uint64_t asked)
+{
+	struct quota_small *small = &quota->small[card];
+	uint64_t bytes = round_up(asked, QUOTA_SMALL_STEP);
+	bool granted = true;
+
+	lock_small(small);
+	uint64_t before = round_up(small->bytes, QUOTA_SLAB_BYTES);
+	uint64_t after = round_up(small->bytes + bytes, QUOTA_SLAB_BYTES);
+
+	if (after > before)
+		granted = quota_reserve(quota, card, after - before);
+	if (granted)
+		small->bytes += bytes;
+	unlock_small(small);
+	return granted;
+}
+
+static void give_small(struct quota *quota, unsigned int card, uint64_t asked)
+{
+	struct quota_small *small = &quota->small[card];
+
+	lock_small(small);
+	uint64_t before = round_up(small->bytes, QUOTA_SLAB_BYTES);
+
+	small->bytes -= round_up(asked, QUOTA_SMALL_STEP);
+	uint64_t after = round_up(small->bytes, QUOTA_SLAB_BYTES);
+
+	if (after < before)
+		quota_release(quota, card, before - after);
+	unlock_small(small);
+}
+
+bool quota_take(struct quota *quota, unsigned int card, uint64_t asked)
+{
+	if (asked <= QUOTA_SMALL_BYTES)
+		return take_small(quota, card, asked);
+	if (asked > UINT64_MAX - QUOTA_SLAB_BYTES) {
+		region_note_refused(quota->region, card);
+		return false;
+	}
+	return quota_reserve(quota, card, round_up(asked, QUOTA_SLAB_BYTES));
+}
+
+void quota_give(struct quota *quota, unsigned int card, uint64_t asked)
+{
+	if (asked <= QUOTA_SMALL_BYTES)
+		give_small(quota, card, asked);
+	else
+		quota_release(quota, card, round_up(asked, QUOTA_SLAB_BYTES));
+}
+
+struct quota_view quota_look(struct quota *quota, unsigned int card)
+{
+	limits_refresh(quota->limits);
+	region_tend(quota->region, false);
+
+	uint64_t overhead = limits_load(&quota->limits->card[card].overhead_bytes);
+	uint64_t used = region_sum(quota->region, card);
+
+	return (struct quota_view){
+		.limit_bytes = limits_load(&quota->limits->card[card].memory_bytes),
+		.used_bytes = used > UINT64_MAX - overhead ? UINT64_MAX : used + overhead};
+}

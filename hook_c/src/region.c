@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "region.h"
+
+#include "log.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define TEND_NS UINT64_C(50000000)
+#define NO_SLOT UINT32_MAX
+
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+/* The owner's lock, and the lock under which a slot changes its owner. A record lock ends with the
+ * process, not with the last copy of the descriptor: a forked child that lives on does not keep
+ * the slot of its parent. It also ends when the process closes any descriptor of the file; the
+ * owner then takes it again (see tend_own), and until then witness_lives speaks for it. */
+static bool lock_byte(const struct region *region, uint32_t index, short type)
+{
+	struct flock lock = {
+		.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
+
+	return sys_fcntl(region->fd, F_SETLK, (uintptr_t)&lock) == 0;
+}
+
+/* Reads /proc/PID/stat; false if there is no such process, or it is one that only waits to be
+ * collected: the driver has taken back all memory before a process becomes a zombie. */
+static bool read_start_time(const char *pid, uint64_t *start_time)
+{
+	char path[40];
+	char text[1024];
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", pid);
+
+	int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+
+	if (fd < 0)
+		return false;
+
+	ssize_t length = sys_read(fd, text, sizeof(text) - 1);
+
+	sys_close(fd);
+	if (length <= 0)
+		return false;
+	text[length] = '\0';
+
+	/* The second field is a name in brackets that may hold brackets and blanks. */
+	const char *field = strrchr(text, ')');
+
+	if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
+		return false;
+	field += 2;
+	for (int number = 3; number < 22; number++) {
+		field = strchr(field, ' ');
+		if (field == NULL)
+			return false;
+		field++;
+	}
+	*start_time = strtoull(field, NULL, 10);
+	return true;
+}
+
+static bool witness_lives(const struct region *region, const struct vgpu_usage_slot *slot)
+{
+	uint64_t start_time;
+	char pid[16];
+
+	/* A process of another PID namespace has no name here: its lock alone counts. */
+	if (slot->pidns != region->pidns)
+		return false;
+	snprintf(pid, sizeof(pid), "%u", slot->pid);
+	return read_start_time(pid, &start_time) && start_time == slot->start_time;
+}
+
+static uint64_t own_pidns(void)
+{
+	char text[64];
+	ssize_t length = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+
+	if (length <= 0)
+		return 0;
+	text[length] = '\0';
+
+	const char *number = strchr(text, '['); /* pid:[4026531836] */
+
+	return number == NULL ? 0 : strtoull(number + 1, NULL, 10);
+}
+
+/* A high number: whatever a program does with the small ones (dup2, closing 3 to 20) is no
+ * concern of ours. */
+static int move_up(int fd)
+{
+	static const int floors[] = {1000, 500, 100};
+
+	for (size_t i = 0; i < sizeof(floors) / sizeof(floors[0]); i++) {
+		int moved = sys_fcntl(fd, F_DUPFD_CLOEXEC, (uintptr_t)floors[i]);
+
+		if (moved >= 0) {
+			sys_close(fd);
+			return moved;
+		}
+	}
+	return fd;
+}
+
+/* Developer mode: the first process makes the file. The record lock behind the last slot's byte
+ * orders the first two; it falls with its holder, so the wait has an end. */
+static bool make_file(int fd, struct reason *reason)
+{
+	const struct vgpu_header header = {.magic = VGPU_USAGE_MAGIC,
+					   .major = VGPU_ABI_MAJOR,
+					   .minor = VGPU_ABI_MINOR,
+					   .size = sizeof(struct vgpu_usage)};
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VGPU_MAX_SLOTS, .l_len = 1};
+	struct stat status;
+	bool made = true;
+
+	if (sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock) != 0 || fstat(fd, &status) != 0)
+		return refuse(reason, "the usage file: %s", strerror(errno));
+	if (status.st_uid != geteuid())
+		return refuse(reason, "the usage file belongs to another user");
+	if (status.st_size == 0)
+		made = ftruncate(fd, sizeof(struct vgpu_usage)) == 0 &&
+		       sys_write(fd, &header, sizeof(header)) == (ssize_t)sizeof(header);
+	lock.l_type = F_UNLCK;
+	sys_fcntl(fd, F_SETLK, (uintptr_t)&lock);
+	return made || refuse(reason, "the usage file cannot be written: %s", strerror(errno));
+}
+
+static bool check_header(const struct vgpu_header *header, struct reason *reason)
+{
+	if (header->magic != VGPU_USAGE_MAGIC)
+		return refuse(reason, "the usage file is none: it begins with 0x%08x",
+			      header->magic);
+	if (header->major != VGPU_ABI_MAJOR)
+		return refuse(reason, "the usage file has version %u.%u, this library knows %u.x",
+			      header->major, header->minor, VGPU_ABI_MAJOR);
+	return true;
+}
+
+static int open_file(const char *path, bool create)
+{
+	int fd = sys_open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
+
+	return fd < 0 ? -1 : move_up(fd);
+}
+
+bool region_open(struct region *region, const char *path, bool create, struct reason *reason)
+{
+	struct stat status;
+	int fd = open_file(path, create);
+
+	if (fd < 0)
+		return refuse(reason, "%s: %s", path, strerror(errno));
+	if (create && !make_file(fd, reason)) {
+		sys_close(fd);
+		return false;
+	}
+	if (fstat(fd, &status) != 0 || status.st_size < (off_t)sizeof(struct vgpu_usage)) {
+		sys_close(fd);
+		return refuse(reason, "the usage file has %lld bytes of %zu",
+			      (long long)status.st_size, sizeof(struct vgpu_usage));
+	}
+
+	struct vgpu_usage *usage =
+		mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (usage == MAP_FAILED) {
+		sys_close(fd);
+		return refuse(reason, "the usage file cannot be mapped: %s", strerror(errno));
+	}
+	if (!check_header(&usage->header, reason)) {
+		munmap(usage, sizeof(*usage));
+		sys_close(fd);
+		return false;
+	}
+	region->fd = fd;
+	region->path = path;
+	region->device = status.st_dev;
+	region->inode = status.st_ino;
+	region->pid = (uint32_t)getpid();
+	region->pidns = own_pidns();
+	if (!read_start_time("self", &region->start_time))
+		region->start_time = 0; /* no /proc: nobody can use it as a witness either */
+	region->usage = usage;
+	return true;
+}
+
+static uint32_t slots_high(const struct region *region)
+{
+	uint32_t high = __atomic_load_n(&region->usage->slots_high, __ATOMIC_SEQ_CST);
+
+	return high < VGPU_MAX_SLOTS ? high : VGPU_MAX_SLOTS;
+}
+
+static void raise_slots_high(struct region *region, uint32_t high)
+{
+	uint32_t *word = &region->usage->slots_high;
+	uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+	while (seen < high && !__atomic_compare_exchange_n(word, &seen, high, true,
+							   __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+}
+
+/* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock.
+ */
+static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
+{
+	struct vgpu_usage_slot *slot = &region->usage->slot[index];
+
+	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
+	    witness_lives(region, slot))
+		return NULL;
+	__atomic_store_n(&slot->state, VGPU_SLOT_CLAIMED, __ATOMIC_SEQ_CST);
+	slot->pid = region->pid;
+	slot->start_time = region->start_time;
+	slot->pidns = region->pidns;
+	slot->flags = 0;
+	region->gen = __atomic_add_fetch(&slot->gen, 1, __ATOMIC_RELAXED);
+	memset(slot->dev, 0, sizeof(slot->dev));
+	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
+		__atomic_store_n(&slot->dev[card].used_bytes,
+				 __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST),
+				 __ATOMIC_SEQ_CST);
+	raise_slots_high(region, index + 1);
+	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_SEQ_CST);
+	return slot;
+}
+
+static bool claim(struct region *region, struct reason *reason)
+{
+	for (uint32_t index = 0; index < VGPU_MAX_SLOTS; index++) {
+		if (!lock_byte(region, index, F_WRLCK))
+			continue;
+		if (take_slot(region, index) != NULL) {
+			__atomic_store_n(&region->slot, index, __ATOMIC_RELAXED);
+			__atomic_store_n(&region->claimed, 1, __ATOMIC_RELEASE);
+			return true;
+		}
+		lock_byte(region, index, F_UNLCK);
+	}
+	return refuse(reason, "%d processes of this container use the GPU already", VGPU_MAX_SLOTS);
+}
+
+/* Record locks do not keep two threads of one process apart; this word does. Whoever holds it does
+ * a bounded number of system calls. */
+static bool try_busy(struct region *region)
+{
+	return __atomic_exchange_n(&region->busy, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+static void end_busy(struct region *region)
+{
+	__atomic_store_n(&region->busy, 0, __ATOMIC_RELEASE);
+}
+
+bool region_claim(struct region *region, struct reason *reason)
+{
+	for (int tries = 0; !try_busy(region); tries++) {
+		if (tries == 10000)
+			return refuse(reason, "another thread does not come to an end");
+		sys_sleep_ns(100000);
+	}
+
+	bool claimed = claim(region, reason);
+
+	end_busy(region);
+	return claimed;
+}
+
+static struct vgpu_usage_device *own_device(const struct region *region, unsigned int card)
+{
+	uint32_t slot = __atomic_load_n(&region->slot, __ATOMIC_RELAXED);
+
+	return &region->usage->slot[slot].dev[card];
+}
+
+/* Sequentially consistent on both sides: of two processes that add and then sum, at least one
+ * sees the other's addition. The limit rests on that. */
+void region_add(struct region *region, unsigned int card, uint64_t bytes)
+{
+	__atomic_fetch_add(&region->own[card], bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&own_device(region, card)->used_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+void region_sub(struct region *region, unsigned int card, uint64_t bytes)
+{
+	__atomic_fetch_sub(&own_device(region, card)->used_bytes, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&region->own[card], bytes, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t add_saturating(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+uint64_t region_sum(const struct region *region, unsigned int card)
+{
+	uint64_t sum = __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST);
+	uint32_t claimed = __atomic_load_n(&region->claimed, __ATOMIC_ACQUIRE);
+	uint32_t own = claimed ? __atomic_load_n(&region->slot, __ATOMIC_RELAXED) : NO_SLOT;
+	uint32_t high = slots_high(region);
+
+	for (uint32_t index = 0; index < high; index++) {
+		const struct vgpu_usage_slot *slot = &region->usage->slot[index];
+
+		if (index == own ||
+		    __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_FREE)
+			continue;
+		sum = add_saturating(
+			sum, __atomic_load_n(&slot->dev[card].used_bytes, __ATOMIC_SEQ_CST));
+	}
+	return sum;
+}
+
+void region_note_high(struct region *region, unsigned int card)
+{
+	uint64_t *high = &own_device(region, card)->high_bytes;
+	uint64_t own = __atomic_load_n(&region->own[card], __ATOMIC_RELAXED);
+
+	if (__atomic_load_n(high, __ATOMIC_RELAXED) < own)
+		__atomic_store_n(high, own, __ATOMIC_RELAXED);
+}
+
+void region_note_refused(struct region *region, unsigned int card)
+{
+	__atomic_fetch_add(&own_device(region, card)->refused, 1, __ATOMIC_RELAXED);
+}
+
+/* Called with `busy`. */
+static void tend_own(struct region *region)
+{
+	struct stat status;
+	struct reason reason;
+
+	if (fstat(region->fd, &status) != 0 || status.st_dev != region->device ||
+	    status.st_ino != region->inode) {
+		/* The number may be another file by now: it is not ours to close. */
+		int fd = open_file(region->path, false);
+
+		if (fd < 0)
+			return; /* the witness speaks for us; the next visit tries again */
+		region->fd = fd;
+	}
+
+	const struct vgpu_usage_slot *slot = &region->usage->slot[region->slot];
+	bool locked = lock_byte(region, region->slot, F_WRLCK);
+
+	if (slot->gen == region->gen && slot->pid == region->pid)
+		return; /* not locked: somebody is just looking whether we live */
+	if (locked)
+		lock_byte(region, region->slot, F_UNLCK);
+	log_warning("slot %u was taken from its living owner", region->slot);
+	if (!claim(region, &reason))
+		log_error("%s", reason.text);
+}
+
+/* Called with `busy`. */
+static void clear_dead(struct region *region)
+{
+	uint32_t high = slots_high(region);
+
+	for (uint32_t index = 0; index < high; index++) {
+		struct vgpu_usage_slot *slot = &region->usage->slot[index];
+
+		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_FREE ||
+		    (region->claimed && index == region->slot) ||
+		    !lock_byte(region, index, F_WRLCK))
+			continue;
+		/* Once more, now that nobody else can change it. */
+		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
+		    !witness_lives(region, slot)) {
+			for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
+				__atomic_store_n(&slot->dev[card].used_bytes, 0, __ATOMIC_SEQ_CST);
+			__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_SEQ_CST);
+		}
+		lock_byte(region, index, F_UNLCK);
+	}
+}
+
+static bool is_due(const uint64_t *last, uint64_t now)
+{
+	uint64_t then = __atomic_load_n(last, __ATOMIC_RELAXED);
+
+	return then > now || now - then >= TEND_NS; /* "later than now" can only be garbage */
+}
+
+void region_tend(struct region *region, bool now)
+{
+	uint64_t clock = now_ns(CLOCK_MONOTONIC_COARSE);
+	bool own_is_due = region->claimed && is_due(&region->tended_ns, clock);
+
+	if (!now && !own_is_due && !is_due(&region->usage->reaped_ns, clock))
+		return;
+	if (!try_busy(region))
+		return;
+	if (own_is_due) {
+		tend_own(region);
+		__atomic_store_n(&region->tended_ns, clock, __ATOMIC_RELAXED);
+	}
+	if (now || is_due(&region->usage->reaped_ns, clock)) {
+		__atomic_store_n(&region->usage->reaped_ns, clock, __ATOMIC_RELAXED);
+		clear_dead(region);
+	}
+	end_busy(region);
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The usage file: what every process of this container holds on every card.
+ *
+ * Each process owns one slot and alone writes to it. There is no total, so there is none to
+ * repair: the account is the sum over the slots of the living. The owner of a slot holds a kernel
+ * record lock on the byte of the file that has the slot's number; a process that is gone holds no
+ * lock, and that is how the others see it.
+ *
+ * Everybody in the container may write anything into this file. What a process itself holds is
+ * therefore also counted in its private memory, and that count is the one that its own limit is
+ * checked against. A file that is truncated under a running process kills that process (SIGBUS)
+ * and no other container: a tenant can do no more than that to itself. */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include "reason.h"
+#include "vgpu_abi.h"
+
+#include <sys/types.h>
+
+/* Lives in memory that a forked child finds zeroed: the child starts without a slot. */
+struct region {
+	struct vgpu_usage *usage; /* NULL: not open; never unmapped */
+	const char *path;
+	int fd;
+	dev_t device; /* of the file, to find out that `fd` is still ours */
+	ino_t inode;
+	uint32_t claimed; /* 1: `slot` is ours */
+	uint32_t slot;
+	uint32_t gen;
+	uint32_t pid;
+	uint32_t busy; /* 1 while a thread changes the ownership of a slot; only ever tried */
+	uint64_t start_time;
+	uint64_t pidns;
+	uint64_t tended_ns;
+	uint64_t own[VGPU_MAX_DEVICES]; /* what this process holds; the truth about itself */
+};
+
+/* Opens and maps the file. `create`: developer mode, make it if it is not there. One thread. */
+bool region_open(struct region *region, const char *path, bool create, struct reason *reason);
+
+/* Takes a slot. False: all are taken. One thread. */
+bool region_claim(struct region *region, struct reason *reason);
+
+/* Adds to what this process holds, visible to all before it returns. Any thread, no lock. */
+void region_add(struct region *region, unsigned int card, uint64_t bytes);
+void region_sub(struct region *region, unsigned int card, uint64_t bytes);
+
+/* What the container holds: this process by its own count, the others by their slots.
+ * Saturates: no garbage in the file makes it wrap to a small number. Any thread. */
+uint64_t region_sum(const struct region *region, unsigned int card);
+
+/* Display only. */
+void region_note_high(struct region *region, unsigned int card);
+void region_note_refused(struct region *region, unsigned int card);
+
+/* Clears the slots of the dead, at most every 50 ms a container by whoever comes first, and takes
+ * care that our own lock still stands (a daemon may have closed all its descriptors).
+ * `now`: without waiting for the 50 ms. Any thread; never waits. */
+void region_tend(struct region *region, bool now);
+
+#endif

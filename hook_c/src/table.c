@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#define FIRST_CAPACITY 128 /* of a shard: one page */
+
+static void lock(struct table_shard *shard)
+{
+	while (__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE) != 0)
+		sched_yield();
+}
+
+static void unlock(struct table_shard *shard)
+{
+	__atomic_store_n(&shard->locked, 0, __ATOMIC_RELEASE);
+}
+
+/* Handles are addresses: their low bits say little, so all bits are mixed into all. */
+static uint64_t hash_of(enum table_kind kind, uint64_t handle)
+{
+	uint64_t hash = (handle ^ (uint64_t)kind << 56) * UINT64_C(0x9e3779b97f4a7c15);
+
+	hash ^= hash >> 32;
+	return hash * UINT64_C(0xd6e8feb86659fd93);
+}
+
+static struct table_shard *shard_of(struct table *table, uint64_t hash)
+{
+	return &table->shard[hash >> 58]; /* the top bits; the slot is chosen by lower ones */
+}
+
+_Static_assert(TABLE_SHARDS == 64, "shard_of takes six bits");
+
+static uint32_t home_of(const struct table_shard *shard, uint64_t hash)
+{
+	return (uint32_t)(hash >> 20) & (shard->capacity - 1);
+}
+
+static uint32_t next(const struct table_shard *shard, uint32_t index)
+{
+	return (index + 1) & (shard->capacity - 1);
+}
+
+/* Index of the entry, or of the free place where it belongs. */
+static uint32_t probe(const struct table_shard *shard, enum table_kind kind, uint64_t handle)
+{
+	uint32_t index = home_of(shard, hash_of(kind, handle));
+
+	while (shard->entries[index].kind != TABLE_NONE &&
+	       (shard->entries[index].kind != kind || shard->entries[index].handle != handle))
+		index = next(shard, index);
+	return index;
+}
+
+static bool grow(struct table_shard *shard)
+{
+	struct table_shard wider = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY
+								     : shard->capacity * 2};
+
+	if (wider.capacity == 0)
+		return false;
+	wider.entries = mmap(NULL, wider.capacity * sizeof(*wider.entries), PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (wider.entries == MAP_FAILED)
+		return false;
+	for (uint32_t i = 0; i < shard->capacity; i++) {
+		const struct table_entry *entry = &shard->entries[i];
+
+		if (entry->kind != TABLE_NONE)
+			wider.entries[probe(&wider, entry->kind, entry->handle)] = *entry;
+	}
+	if (shard->capacity != 0)
+		munmap(shard->entries, shard->capacity * sizeof(*shard->entries));
+	shard->entries = wider.entries;
+	shard->capacity = wider.capacity;
+	return true;
+}
+
+bool table_put(struct table *table, const struct table_entry *entry)
+{
+	struct table_shard *shard = shard_of(table, hash_of(entry->kind, entry->handle));
+	bool done = true;
+
+	lock(shard);
+	if (shard->count >= shard->capacity / 4 * 3)
+		done = grow(shard);
+	if (done) {
+		struct table_entry *place =
+			&shard->entries[probe(shard, entry->kind, entry->handle)];
+
+		shard->count += place->kind == TABLE_NONE;
+		*place = *entry;
+	}
+	unlock(shard);
+	return done;
+}
+
+/* Closes the hole, so that no probe ends early: moves up every entry that would be looked for
+ * from a place at or before the hole. */
+static void remove_at(struct table_shard *shard, uint32_t hole)
+{
+	uint32_t mask = shard->capacity - 1;
+
+	for (uint32_t index = next(shard, hole); shard->entries[index].kind != TABLE_NONE;
+	     index = next(shard, index)) {
+		const struct table_entry *entry = &shard->entries[index];
+		uint32_t home = home_of(shard, hash_of(entry->kind, entry->handle));
+
+		if (((index - home) & mask) >= ((index - hole) & mask)) {
+			shard->entries[hole] = *entry;
+			hole = index;
+		}
+	}
+	shard->entries[hole].kind = TABLE_NONE;
+	shard->count--;
+}
+
+bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
+		struct table_entry *entry)
+{
+	struct table_shard *shard = shard_of(table, hash_of(kind, handle));
+	bool found = false;
+
+	lock(shard);
+	if (shard->count != 0) {
+		uint32_t index = probe(shard, kind, handle);
+
+		found = shard->entries[index].kind == kind;
+		if (found) {
+			*entry = shard->entries[index];
+			remove_at(shard, index);
+		}
+	}
+	unlock(shard);
+	return found;
+}
+
+bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
+			   struct table_entry *entry)
+{
+	bool found = false;
+
+	for (; !found && cursor->shard < TABLE_SHARDS; cursor->shard += !found) {
+		struct table_shard *shard = &table->shard[cursor->shard];
+
+		lock(shard);
+		/* remove_at may move a later entry to this place, so it is looked at again. */
+		for (; !found && cursor->index < shard->capacity; cursor->index += !found) {
+			const struct table_entry *place = &shard->entries[cursor->index];
+
+			found = place->kind != TABLE_NONE && place->context == context;
+			if (found) {
+				*entry = *place;
+				remove_at(shard, cursor->index);
+			}
+		}
+		unlock(shard);
+		if (!found)
+			cursor->index = 0;
+	}
+	return found;
+}

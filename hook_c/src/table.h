@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The living allocations of this process: handle → card, bytes, context.
+ *
+ * Sharded, so that threads rarely meet; a shard's lock is never held over a call of the driver.
+ * Memory comes from mmap: an allocator of the program may itself be inside a call of ours. */
+#ifndef VGPU_TABLE_H
+#define VGPU_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TABLE_SHARDS 64
+
+enum table_kind {
+	TABLE_NONE,
+	TABLE_MEMORY,  /* CUdeviceptr */
+	TABLE_CONTEXT, /* CUcontext */
+	TABLE_ARRAY,   /* CUarray, CUmipmappedArray */
+};
+
+struct table_entry {
+	uint64_t handle;
+	uint64_t bytes;   /* as asked; quota knows what the driver makes of it */
+	uint64_t context; /* the allocation ends with it */
+	uint32_t card;
+	enum table_kind kind;
+};
+
+/* Zeroed memory is an empty table, also the one that a forked child finds. */
+struct table {
+	struct table_shard {
+		uint32_t locked;
+		uint32_t capacity; /* a power of two, or 0 */
+		uint32_t count;
+		struct table_entry *entries;
+	} shard[TABLE_SHARDS];
+};
+
+/* False: no memory for the table itself. A handle that is already there is replaced: the driver
+ * has given it anew, so the old one is gone. */
+bool table_put(struct table *table, const struct table_entry *entry);
+
+/* Removes the entry and sets *entry; false if there is none. Take before the driver frees, put back
+ * if it refuses: after it has freed, another thread may be given the same address. */
+bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
+		struct table_entry *entry);
+
+/* Takes the next entry of the context; false when the cursor has seen the whole table. A cursor
+ * begins zeroed. */
+struct table_cursor {
+	uint32_t shard;
+	uint32_t index;
+};
+bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
+			   struct table_entry *entry);
+
+#endif

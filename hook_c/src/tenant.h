@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+/* This process as a tenant: what is enforced in it, and the state that this needs.
+ *
+ * Managed: the library was loaded from /dev/vgpu, or the container has a limits file. Everything
+ * must be in order then, or no GPU is used. Developer: neither, but a CUDA_DEVICE_* limit is set.
+ * Else inert: every hook only passes on, and no file is ever opened.
+ *
+ * All state is in pages that a forked child finds zeroed: it begins as a new process, whatever
+ * threads of its parent were doing, and takes a slot of its own when it uses CUDA. */
+#ifndef VGPU_TENANT_H
+#define VGPU_TENANT_H
+
+#include "limits.h"
+#include "quota.h"
+#include "region.h"
+#include "table.h"
+
+#include <stdbool.h>
+
+#define TENANT_MAX_ORDINALS 64
+
+enum tenant_state {
+	TENANT_INERT,
+	TENANT_ENFORCED,
+	TENANT_REFUSED, /* no GPU for this process; `reason` says why */
+};
+
+struct tenant {
+	uint32_t stage; /* tenant.c */
+	struct limits limits;
+	struct region region;
+	struct quota quota;
+	struct table table;
+	struct reason reason;
+	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
+	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
+	/* By card: the primary context, while it is charged. */
+	struct tenant_primary {
+		uint32_t charged;
+		uint64_t bytes;
+		uint64_t context;
+	} primary[VGPU_MAX_DEVICES];
+};
+
+bool tenant_is_inert(void);
+
+/* Developer mode numbers cards as the process sees them; else they are known by UUID only. */
+bool tenant_is_developer(void);
+
+/* Reads limits and usage; enough to report. The first call of a process opens the two files. */
+enum tenant_state tenant_open(struct tenant **tenant);
+
+/* The same, and a slot of the usage file: before anything is charged. */
+enum tenant_state tenant_join(struct tenant **tenant);
+
+/* The tenant if this process has joined, else NULL. For what can only follow an allocation. */
+struct tenant *tenant_joined(void);
+
+/* From now on no GPU is used by this process. */
+void tenant_refuse(struct tenant *tenant);
+
+#endif
