@@ -14,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
@@ -108,9 +109,9 @@ SCHEMA_VERSION = len(MIGRATIONS)
 class Store:
     """The open database. Not thread-safe."""
 
-    def __init__(self, connection: sqlite3.Connection, lock_fd: int, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, lock: FileIO, path: Path) -> None:
         self._connection = connection
-        self._lock_fd = lock_fd
+        self._lock = lock
         self._path = path
 
     @classmethod
@@ -122,16 +123,16 @@ class Store:
         """
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock_fd = _lock(state_dir)
+            lock = _lock(state_dir)
         except OSError as error:
             raise StoreError(f"cannot use state directory {state_dir}: {error.strerror}") from error
         path = state_dir / DATABASE_NAME
         try:
             connection = _connect(path)
         except BaseException:
-            os.close(lock_fd)
+            lock.close()
             raise
-        return cls(connection, lock_fd, path)
+        return cls(connection, lock, path)
 
     def __enter__(self) -> Store:
         return self
@@ -145,9 +146,9 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the database, then let other processes have it."""
+        """Close the database, then let other processes have it. May be repeated."""
         self._connection.close()
-        os.close(self._lock_fd)
+        self._lock.close()
 
     def load(self) -> State:
         """Return everything that was saved, or raise StoreError."""
@@ -227,21 +228,22 @@ class Store:
             yield _claim(row, tuple(slices.get(row["allocation_id"], ())))
 
 
-def _lock(state_dir: Path) -> int:
-    """Return a descriptor that holds the directory's lock as long as it is open."""
+def _lock(state_dir: Path) -> FileIO:
+    """Return a file that holds the directory's lock as long as it is open."""
     fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileIO(fd, "r+")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
+        holder = lock.read(32).decode(errors="replace").strip() or "unknown"
+        lock.close()
         raise StoreError(
             f"state directory {state_dir} is in use by another scheduler cache (process {holder}); "
             "stop it first"
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    return lock
 
 
 def _connect(path: Path) -> sqlite3.Connection:
