@@ -97,32 +97,45 @@ static unsigned hidden(const char *at, const char *end)
 	return MARK_MANAGED;
 }
 
+/* Which first bytes of a mark go with which second ones: a bit for each first byte. Two look-ups
+ * rule out nearly every byte of a config.json, however many marks there are. */
+enum { QUOTE = 1, UPPER_N = 2, LOWER_N = 4, LOWER_C = 8, SLASH = 16 };
+
+static const uint8_t first[UINT8_MAX + 1] = {
+	['"'] = QUOTE, ['N'] = UPPER_N, ['n'] = LOWER_N, ['c'] = LOWER_C, ['/'] = SLASH,
+};
+
+static const uint8_t second[UINT8_MAX + 1] = {
+	['V'] = QUOTE | UPPER_N, ['v'] = LOWER_N, ['d'] = LOWER_C | SLASH, ['m'] = QUOTE,
+	['M'] = QUOTE,           ['a'] = QUOTE,   ['A'] = QUOTE,
+};
+
+static unsigned mark_at(const char *at, const char *end)
+{
+	unsigned found = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+		if (has(at, end, marks[i].text))
+			found |= marks[i].kind;
+	for (size_t i = 0; i < ARRAY_LEN(structures); i++)
+		if (has_structure(at, end, structures[i].text))
+			found |= structures[i].kind;
+	if (has(at, end, "NVIDIA_VISIBLE_DEVICES=") && names_card(at, end))
+		found |= MARK_DEVICE;
+	return found;
+}
+
 unsigned marks_find(const char *bytes, size_t length)
 {
-	/* One pass, whatever the number of marks: most bytes begin none. */
-	static const bool begins[UINT8_MAX + 1] = {
-		['"'] = true, ['N'] = true, ['n'] = true, ['c'] = true, ['/'] = true, ['\\'] = true,
-	};
 	const char *end = bytes + length;
 	unsigned found = 0;
 
-	for (const char *at = bytes; at < end && (found & MARK_MANAGED) == 0; at++) {
-		if (!begins[(unsigned char)*at])
-			continue;
-		if (*at == '\\') {
-			found |= hidden(at, end);
-			at++; /* the escaped byte begins nothing */
-			continue;
-		}
-		for (size_t i = 0; i < ARRAY_LEN(marks); i++)
-			if (has(at, end, marks[i].text))
-				found |= marks[i].kind;
-		if (*at == '"')
-			for (size_t i = 0; i < ARRAY_LEN(structures); i++)
-				if (has_structure(at, end, structures[i].text))
-					found |= structures[i].kind;
-		if (*at == 'N' && has(at, end, "NVIDIA_VISIBLE_DEVICES=") && names_card(at, end))
-			found |= MARK_DEVICE;
+	/* Nothing that is searched for is a single byte. */
+	for (const char *at = bytes; end - at > 1 && (found & MARK_MANAGED) == 0; at++) {
+		if (*at == '\\')
+			found |= hidden(at++, end); /* the escaped byte begins nothing */
+		else if ((first[(unsigned char)at[0]] & second[(unsigned char)at[1]]) != 0)
+			found |= mark_at(at, end);
 	}
 	return found;
 }

@@ -10,9 +10,9 @@ LAUNCHER_TESTS := $(patsubst tests/launcher/%.c,$(BUILD)/tests/launcher/%,$(wild
 PRODUCTS += $(BUILD)/vgpu-container-runtime
 SAN_PRODUCTS += $(BUILD)/san/vgpu-container-runtime-asan
 C_TESTS += $(LAUNCHER_TESTS)
-FAKES += $(BUILD)/tests/launcher/recorder
+FAKES += $(BUILD)/tests/launcher/recorder $(BUILD)/bench/spawn
 C_INCLUDES += -I$(LAUNCHER)
-C_FILES += $(LAUNCHER_C) $(LAUNCHER_H) $(wildcard tests/launcher/*.[ch])
+C_FILES += $(LAUNCHER_C) $(LAUNCHER_H) $(wildcard tests/launcher/*.[ch]) bench/spawn.c
 
 $(BUILD)/vgpu-container-runtime: LAUNCHER_TARGET := x86_64-linux-musl
 $(BUILD)/aarch64/vgpu-container-runtime: LAUNCHER_TARGET := aarch64-linux-musl
@@ -30,7 +30,10 @@ $(LAUNCHER_TESTS): $(BUILD)/tests/launcher/%: tests/launcher/%.c tests/launcher/
 	@mkdir -p $(@D)
 	$(CC_TEST) -D_GNU_SOURCE $(SANITIZE) -I$(LAUNCHER) -o $@ $< $(LAUNCHER_PURE)
 
-# A low-level runtime that only keeps what it was given; static, so that it costs next to nothing.
+# A low-level runtime that only keeps what it was given, and the bench's clock: static, so that they
+# cost next to nothing.
 $(BUILD)/tests/launcher/recorder: tests/launcher/recorder.c | $(SETUP)
+$(BUILD)/bench/spawn: bench/spawn.c | $(SETUP)
+$(BUILD)/tests/launcher/recorder $(BUILD)/bench/spawn:
 	@mkdir -p $(@D)
 	$(ZIG) cc -target x86_64-linux-musl $(LAUNCHER_FLAGS) -o $@ $<
