@@ -8,7 +8,7 @@ HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
 # holds our hooks, also where another preloaded library exports the same names.
 HOOK_FLAGS := -std=gnu11 -D_GNU_SOURCE -O2 -g $(WARNINGS) $(HOOK_INCLUDES) -fPIC \
 	-fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
-HOOK_LINK := -shared -nostartfiles -Wl,-soname,libvgpu.so -Wl,-z,now -Wl,-z,relro -Wl,-z,defs -Wl,-Bsymbolic \
+HOOK_LINK := -shared -Wl,-soname,libvgpu.so -Wl,-z,now -Wl,-z,relro -Wl,-z,defs -Wl,-Bsymbolic \
 	-Wl,--version-script,hook_c/src/libvgpu.map
 
 $(BUILD)/libvgpu.so: $(HOOK_SOURCES) $(HOOK_HEADERS) | $(SETUP)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dev_env.h"
 
+#include "decimal.h"
+#include "sys.h"
+
 #include <ctype.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT"
 #define SM_LIMIT "CUDA_DEVICE_SM_LIMIT"
@@ -15,36 +15,19 @@
 
 extern char **environ;
 
-static int parse_number(const char *text, uint64_t *number, const char **rest)
-{
-	char *end;
-
-	if (!isdigit((unsigned char)text[0]))
-		return EINVAL;
-	errno = 0;
-	uintmax_t value = strtoumax(text, &end, 10);
-
-	if (errno != 0)
-		return errno;
-	*number = value;
-	*rest = end;
-	return 0;
-}
-
 int parse_bytes(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "kmg";
-	const char *rest;
 	uint64_t number;
 	unsigned int shift = 0;
-	int error = parse_number(text, &number, &rest);
+	int error = parse_decimal(&text, &number);
 
 	if (error != 0)
 		return error;
-	if (*rest != '\0') {
-		const char *unit = strchr(units, tolower((unsigned char)*rest));
+	if (*text != '\0') {
+		const char *unit = strchr(units, tolower((unsigned char)*text));
 
-		if (unit == NULL || rest[1] != '\0')
+		if (unit == NULL || text[1] != '\0')
 			return EINVAL;
 		shift = 10U * ((unsigned int)(unit - units) + 1);
 	}
@@ -58,13 +41,12 @@ int parse_bytes(const char *text, uint64_t *bytes)
 
 int parse_percent(const char *text, unsigned int *percent)
 {
-	const char *rest;
 	uint64_t number;
-	int error = parse_number(text, &number, &rest);
+	int error = parse_decimal(&text, &number);
 
 	if (error != 0)
 		return error;
-	if (*rest != '\0' || number == 0 || number > 100)
+	if (*text != '\0' || number == 0 || number > 100)
 		return EINVAL;
 	*percent = (unsigned int)number;
 	return 0;
@@ -118,7 +100,7 @@ const char *dev_env_usage_path(char *buffer, unsigned long size)
 
 	if (path != NULL && path[0] != '\0')
 		return path;
-	snprintf(buffer, size, "/tmp/vgpu-usage-%u", (unsigned int)geteuid());
+	snprintf(buffer, size, "/tmp/vgpu-usage-%u", sys_user());
 	return buffer;
 }
 

@@ -5,7 +5,7 @@
  *
  * begin returns 0 to go on, or the code that the program gets instead of a call of the driver; it
  * fills the call in either case. end returns what the program gets. Both may be called by any
- * thread, neither holds a lock when it returns, and errno is kept. */
+ * thread, and neither holds a lock when it returns. */
 #ifndef VGPU_HOOK_H
 #define VGPU_HOOK_H
 

@@ -2,7 +2,6 @@
 /* cuInit, contexts, and what the driver says about a device's memory. */
 #include "hook.h"
 
-#include "keep_errno.h"
 #include "log.h"
 
 #include <string.h>
@@ -114,7 +113,6 @@ static struct quota_view look_at(struct tenant *tenant, int card)
 
 int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t width)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant;
 	int device;
 
@@ -134,7 +132,6 @@ int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t widt
 
 int total_memory_end(int status, void *total_bytes, size_t width, int device)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant;
 
 	if (status != CUDA_SUCCESS || total_bytes == NULL ||
@@ -182,15 +179,11 @@ static int charge_context(struct hook_call *call, int device)
 
 int context_create_begin(struct hook_call *call, int device)
 {
-	KEEP_ERRNO();
-
 	return charge_context(call, device);
 }
 
 int context_create_end(struct hook_call *call, int status, uint64_t context)
 {
-	KEEP_ERRNO();
-
 	if (call->tenant == NULL)
 		return status;
 	call->entry.handle = context;
@@ -204,7 +197,6 @@ int context_create_end(struct hook_call *call, int status, uint64_t context)
 
 int context_destroy_end(int status, uint64_t context)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant = tenant_joined();
 	struct table_entry entry;
 
@@ -228,7 +220,6 @@ static bool primary_is_active(int device)
 /* A primary context is counted by the driver: the first retain makes it, later ones share it. */
 int primary_retain_begin(struct hook_call *call, int device)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant;
 
 	call->tenant = NULL;
@@ -254,8 +245,6 @@ int primary_retain_begin(struct hook_call *call, int device)
 
 int primary_retain_end(struct hook_call *call, int status, uint64_t context)
 {
-	KEEP_ERRNO();
-
 	if (call->tenant == NULL)
 		return status;
 
@@ -273,7 +262,6 @@ int primary_retain_end(struct hook_call *call, int status, uint64_t context)
 
 int primary_release_end(int status, int device)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant = tenant_joined();
 
 	if (tenant == NULL || status != CUDA_SUCCESS || primary_is_active(device))

@@ -2,8 +2,6 @@
 /* Device memory: reserved before the driver is asked, given back when it refuses or frees. */
 #include "hook.h"
 
-#include "keep_errno.h"
-
 /* Charges the card of the current context. NULL arguments, 0 bytes and a missing context are the
  * driver's to answer: nothing is charged, and it refuses them itself. */
 static int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
@@ -36,14 +34,11 @@ static int charge_current(struct hook_call *call, const void *out, uint64_t byte
 
 int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes)
 {
-	KEEP_ERRNO();
-
 	return charge_current(call, out, bytes);
 }
 
 int alloc_end(struct hook_call *call, int status, uint64_t pointer)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant = call->tenant;
 
 	if (tenant == NULL)
@@ -65,7 +60,6 @@ int alloc_end(struct hook_call *call, int status, uint64_t pointer)
 
 int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_t height)
 {
-	KEEP_ERRNO();
 	uint64_t pitch;
 	uint64_t bytes;
 
@@ -77,7 +71,6 @@ int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_
 
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch, uint64_t height)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant = call->tenant;
 	uint64_t bytes = pitch * height; /* no overflow: the driver has given so much */
 

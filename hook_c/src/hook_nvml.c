@@ -2,8 +2,6 @@
 /* What NVML says about a card's memory: the same as cuMemGetInfo. */
 #include "hook.h"
 
-#include "keep_errno.h"
-
 #include <ctype.h>
 #include <string.h>
 
@@ -73,7 +71,6 @@ static struct nvml_memory seen(struct tenant *tenant, enum tenant_state state, v
 
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version)
 {
-	KEEP_ERRNO();
 	struct tenant *tenant;
 	struct nvml_memory *v1 = memory;
 	struct nvml_memory_v2 *v2 = memory;

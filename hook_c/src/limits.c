@@ -3,9 +3,7 @@
 
 #include "sys.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 /* The writer needs well under a microsecond; one that was stopped in the middle is not waited
@@ -18,18 +16,19 @@ static const struct vgpu_limits *map_file(int fd, struct reason *reason)
 {
 	struct stat status;
 
-	if (fstat(fd, &status) != 0)
-		return refuse(reason, "the limits file: %s", strerror(errno)), NULL;
+	int error = sys_fstat(fd, &status);
+
+	if (error != 0)
+		return refuse(reason, "the limits file: %s", strerror(-error)), NULL;
 	if (status.st_size < (off_t)sizeof(struct vgpu_limits))
 		return refuse(reason, "the limits file has %lld bytes of %zu",
 			      (long long)status.st_size, sizeof(struct vgpu_limits)),
 		       NULL;
 
-	void *file = mmap(NULL, sizeof(struct vgpu_limits), PROT_READ, MAP_SHARED, fd, 0);
+	void *file = sys_map(sizeof(struct vgpu_limits), PROT_READ, fd);
 
-	if (file == MAP_FAILED)
-		return refuse(reason, "the limits file cannot be mapped: %s", strerror(errno)),
-		       NULL;
+	if (file == NULL)
+		return refuse(reason, "the limits file cannot be mapped"), NULL;
 	return file;
 }
 
@@ -92,7 +91,7 @@ bool limits_open(struct limits *limits, const char *path, struct reason *reason)
 	int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 
 	if (fd < 0)
-		return refuse(reason, "%s: %s", path, strerror(errno));
+		return refuse(reason, "%s: %s", path, strerror(-fd));
 	limits->file = map_file(fd, reason);
 	sys_close(fd);
 	if (limits->file == NULL || !check_header(&limits->file->header, reason))

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log.h"
 
-#include "keep_errno.h"
 #include "sys.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 static struct {
 	struct vgpu_usage *ring;
@@ -31,7 +31,7 @@ static void write_ring(struct vgpu_usage *ring, unsigned int level, const char *
 	__atomic_store_n(&message->number, 0, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	message->level = level;
-	message->pid = (uint32_t)getpid();
+	message->pid = sys_pid();
 	strncpy(message->text, text, sizeof(message->text));
 	__atomic_store_n(&message->number, number, __ATOMIC_RELEASE);
 }
@@ -42,14 +42,12 @@ static void write_stderr(const char *text)
 	char line[256];
 	int length = snprintf(line, sizeof(line), "vgpu: %s\n", text);
 
-	if (length > 0 && (size_t)length < sizeof(line) && getauxval(AT_SECURE) == 0 &&
-	    sys_write(STDERR_FILENO, line, (size_t)length) < 0)
-		return; /* a closed stderr is the program's choice */
+	if (length > 0 && (size_t)length < sizeof(line) && getauxval(AT_SECURE) == 0)
+		sys_write(STDERR_FILENO, line, (size_t)length);
 }
 
 void log_write(unsigned int level, const char *format, ...)
 {
-	KEEP_ERRNO();
 	struct vgpu_usage *ring = __atomic_load_n(&sink.ring, __ATOMIC_ACQUIRE);
 	unsigned int stderr_level = __atomic_load_n(&sink.stderr_level, __ATOMIC_RELAXED);
 	char text[VGPU_RING_TEXT_BYTES];
@@ -68,7 +66,6 @@ void log_write(unsigned int level, const char *format, ...)
 
 void log_refusal(const struct reason *reason)
 {
-	KEEP_ERRNO();
 	char text[sizeof(reason->text) + 32];
 
 	log_write(VGPU_RING_ERROR, "cuInit is refused: %s", reason->text);

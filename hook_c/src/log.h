@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Messages go to the ring in the usage file; to stderr only in developer mode.
  *
- * Any thread may log at any time. Nothing is allocated, errno is kept. */
+ * Any thread may log at any time. Nothing is allocated. */
 #ifndef VGPU_LOG_H
 #define VGPU_LOG_H
 

@@ -3,8 +3,6 @@
 
 #include "sys.h"
 
-#include <sched.h>
-
 /* Two processes that reserve at the same time may each see the other's reservation and both
  * withdraw although one of them fits; they come back after different waits. */
 #define RESERVE_TRIES 4
@@ -62,7 +60,7 @@ void quota_release(struct quota *quota, unsigned int card, uint64_t bytes)
 static void lock_small(struct quota_small *small)
 {
 	while (__atomic_exchange_n(&small->locked, 1, __ATOMIC_ACQUIRE) != 0)
-		sched_yield();
+		sys_yield();
 }
 
 static void unlock_small(struct quota_small *small)

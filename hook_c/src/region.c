@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "region.h"
 
+#include "decimal.h"
 #include "log.h"
 #include "sys.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #define TEND_NS UINT64_C(50000000)
@@ -48,7 +46,7 @@ static bool read_start_time(const char *pid, uint64_t *start_time)
 	if (fd < 0)
 		return false;
 
-	ssize_t length = sys_read(fd, text, sizeof(text) - 1);
+	long length = sys_read(fd, text, sizeof(text) - 1);
 
 	sys_close(fd);
 	if (length <= 0)
@@ -67,8 +65,7 @@ static bool read_start_time(const char *pid, uint64_t *start_time)
 			return false;
 		field++;
 	}
-	*start_time = strtoull(field, NULL, 10);
-	return true;
+	return parse_decimal(&field, start_time) == 0;
 }
 
 static bool witness_lives(const struct region *region, const struct vgpu_usage_slot *slot)
@@ -86,7 +83,8 @@ static bool witness_lives(const struct region *region, const struct vgpu_usage_s
 static uint64_t own_pidns(void)
 {
 	char text[64];
-	ssize_t length = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+	uint64_t inode;
+	long length = sys_readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
 
 	if (length <= 0)
 		return 0;
@@ -94,7 +92,10 @@ static uint64_t own_pidns(void)
 
 	const char *number = strchr(text, '['); /* pid:[4026531836] */
 
-	return number == NULL ? 0 : strtoull(number + 1, NULL, 10);
+	if (number == NULL)
+		return 0;
+	number++;
+	return parse_decimal(&number, &inode) == 0 ? inode : 0;
 }
 
 /* A high number: whatever a program does with the small ones (dup2, closing 3 to 20) is no
@@ -127,16 +128,16 @@ static bool make_file(int fd, struct reason *reason)
 	struct stat status;
 	bool made = true;
 
-	if (sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock) != 0 || fstat(fd, &status) != 0)
-		return refuse(reason, "the usage file: %s", strerror(errno));
-	if (status.st_uid != geteuid())
+	if (sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock) != 0 || sys_fstat(fd, &status) != 0)
+		return refuse(reason, "the usage file cannot be locked");
+	if (status.st_uid != sys_user())
 		return refuse(reason, "the usage file belongs to another user");
 	if (status.st_size == 0)
-		made = ftruncate(fd, sizeof(struct vgpu_usage)) == 0 &&
-		       sys_write(fd, &header, sizeof(header)) == (ssize_t)sizeof(header);
+		made = sys_ftruncate(fd, sizeof(struct vgpu_usage)) == 0 &&
+		       sys_write(fd, &header, sizeof(header)) == (long)sizeof(header);
 	lock.l_type = F_UNLCK;
 	sys_fcntl(fd, F_SETLK, (uintptr_t)&lock);
-	return made || refuse(reason, "the usage file cannot be written: %s", strerror(errno));
+	return made || refuse(reason, "the usage file cannot be written");
 }
 
 static bool check_header(const struct vgpu_header *header, struct reason *reason)
@@ -154,7 +155,7 @@ static int open_file(const char *path, bool create)
 {
 	int fd = sys_open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
 
-	return fd < 0 ? -1 : move_up(fd);
+	return fd < 0 ? fd : move_up(fd);
 }
 
 bool region_open(struct region *region, const char *path, bool create, struct reason *reason)
@@ -163,26 +164,25 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 	int fd = open_file(path, create);
 
 	if (fd < 0)
-		return refuse(reason, "%s: %s", path, strerror(errno));
+		return refuse(reason, "%s: %s", path, strerror(-fd));
 	if (create && !make_file(fd, reason)) {
 		sys_close(fd);
 		return false;
 	}
-	if (fstat(fd, &status) != 0 || status.st_size < (off_t)sizeof(struct vgpu_usage)) {
+	if (sys_fstat(fd, &status) != 0 || status.st_size < (off_t)sizeof(struct vgpu_usage)) {
 		sys_close(fd);
 		return refuse(reason, "the usage file has %lld bytes of %zu",
 			      (long long)status.st_size, sizeof(struct vgpu_usage));
 	}
 
-	struct vgpu_usage *usage =
-		mmap(NULL, sizeof(*usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct vgpu_usage *usage = sys_map(sizeof(*usage), PROT_READ | PROT_WRITE, fd);
 
-	if (usage == MAP_FAILED) {
+	if (usage == NULL) {
 		sys_close(fd);
-		return refuse(reason, "the usage file cannot be mapped: %s", strerror(errno));
+		return refuse(reason, "the usage file cannot be mapped");
 	}
 	if (!check_header(&usage->header, reason)) {
-		munmap(usage, sizeof(*usage));
+		sys_unmap(usage, sizeof(*usage));
 		sys_close(fd);
 		return false;
 	}
@@ -190,7 +190,7 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 	region->path = path;
 	region->device = status.st_dev;
 	region->inode = status.st_ino;
-	region->pid = (uint32_t)getpid();
+	region->pid = sys_pid();
 	region->pidns = own_pidns();
 	if (!read_start_time("self", &region->start_time))
 		region->start_time = 0; /* no /proc: nobody can use it as a witness either */
@@ -346,7 +346,7 @@ static void tend_own(struct region *region)
 	struct stat status;
 	struct reason reason;
 
-	if (fstat(region->fd, &status) != 0 || status.st_dev != region->device ||
+	if (sys_fstat(region->fd, &status) != 0 || status.st_dev != region->device ||
 	    status.st_ino != region->inode) {
 		/* The number may be another file by now: it is not ours to close. */
 		int fd = open_file(region->path, false);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "table.h"
 
-#include <sched.h>
+#include "sys.h"
+
 #include <stddef.h>
-#include <sys/mman.h>
 
 #define FIRST_CAPACITY 128 /* of a shard: one page */
 
 static void lock(struct table_shard *shard)
 {
 	while (__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE) != 0)
-		sched_yield();
+		sys_yield();
 }
 
 static void unlock(struct table_shard *shard)
@@ -62,9 +62,9 @@ static bool grow(struct table_shard *shard)
 
 	if (wider.capacity == 0)
 		return false;
-	wider.entries = mmap(NULL, wider.capacity * sizeof(*wider.entries), PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (wider.entries == MAP_FAILED)
+	wider.entries =
+		sys_map(wider.capacity * sizeof(*wider.entries), PROT_READ | PROT_WRITE, -1);
+	if (wider.entries == NULL)
 		return false;
 	for (uint32_t i = 0; i < shard->capacity; i++) {
 		const struct table_entry *entry = &shard->entries[i];
@@ -73,7 +73,7 @@ static bool grow(struct table_shard *shard)
 			wider.entries[probe(&wider, entry->kind, entry->handle)] = *entry;
 	}
 	if (shard->capacity != 0)
-		munmap(shard->entries, shard->capacity * sizeof(*shard->entries));
+		sys_unmap(shard->entries, shard->capacity * sizeof(*shard->entries));
 	shard->entries = wider.entries;
 	shard->capacity = wider.capacity;
 	return true;

@@ -3,11 +3,8 @@
 
 #include "dev_env.h"
 #include "driver.h"
-#include "keep_errno.h"
 #include "log.h"
 #include "sys.h"
-
-#include <sys/mman.h>
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18 /* Linux 4.14; not in the headers of glibc 2.17 */
@@ -47,8 +44,7 @@ static enum mode mode_of_process(void)
 	if (mode != MODE_UNKNOWN)
 		return mode;
 
-	KEEP_ERRNO();
-	if (driver_own_path_is_in(VGPU_CONTAINER_DIR) || access(VGPU_CONTAINER_LIMITS, F_OK) == 0)
+	if (driver_own_path_is_in(VGPU_CONTAINER_DIR) || sys_exists(VGPU_CONTAINER_LIMITS))
 		mode = MODE_MANAGED;
 	else
 		mode = dev_env_is_set() ? MODE_DEVELOPER : MODE_INERT;
@@ -80,20 +76,18 @@ static struct tenant *page_of_process(void)
 	if (page != NULL)
 		return page;
 
-	KEEP_ERRNO();
-	struct tenant *fresh = mmap(NULL, sizeof(*fresh), PROT_READ | PROT_WRITE,
-				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct tenant *fresh = sys_map(sizeof(*fresh), PROT_READ | PROT_WRITE, -1);
 
-	if (fresh == MAP_FAILED)
+	if (fresh == NULL)
 		return refused_page("no memory for its own state");
-	if (madvise(fresh, sizeof(*fresh), MADV_WIPEONFORK) != 0) {
-		munmap(fresh, sizeof(*fresh));
+	if (sys_advise(fresh, sizeof(*fresh), MADV_WIPEONFORK) != 0) {
+		sys_unmap(fresh, sizeof(*fresh));
 		return refused_page("the kernel cannot wipe pages on fork (Linux 4.14 can)");
 	}
 	if (__atomic_compare_exchange_n(&the_page, &page, fresh, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_ACQUIRE))
 		return fresh;
-	munmap(fresh, sizeof(*fresh)); /* another thread was first */
+	sys_unmap(fresh, sizeof(*fresh)); /* another thread was first */
 	return page;
 }
 
@@ -149,8 +143,6 @@ static enum tenant_state reach(struct tenant **tenant, enum stage least)
 
 	*tenant = page;
 	if (stage < least) {
-		KEEP_ERRNO();
-
 		advance(page, STAGE_NEW, STAGE_OPENING, STAGE_OPEN, open_files);
 		if (least == STAGE_JOINED)
 			advance(page, STAGE_OPEN, STAGE_JOINING, STAGE_JOINED, join);
