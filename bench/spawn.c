@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 {
 	posix_spawn_file_actions_t actions;
 	struct rusage usage;
-	int64_t start, wall;
+	int64_t start, wall, cpu;
 	int status;
 	pid_t pid;
 
@@ -49,8 +49,8 @@ int main(int argc, char **argv)
 	if (wait4(pid, &status, 0, &usage) != pid)
 		return 2;
 	wall = now_ns() - start;
-	printf("%lld %lld %ld %d\n", (long long)wall,
-	       (long long)(ns(usage.ru_utime) + ns(usage.ru_stime)), usage.ru_maxrss,
+	cpu = ns(usage.ru_utime) + ns(usage.ru_stime);
+	printf("%lld %lld %ld %d\n", (long long)wall, (long long)cpu, usage.ru_maxrss,
 	       WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 	return 0;
 }

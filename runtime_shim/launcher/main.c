@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -123,9 +122,13 @@ static int obey(const struct command_line *line, const struct conf *conf, char *
 		report_failure(line, reply->message);
 		return EXIT_FAILURE;
 	}
-	if (conf->gpu_runtime == NULL)
-		return refuse(line, "the agent asks for the GPU runtime, but none is configured",
-			      "set gpu_runtime in the launcher's configuration, " CONF_PATH);
+	if (conf->gpu_runtime == NULL) {
+		begin_message(line);
+		text_add(&message, "the vgpu agent asks for the GPU runtime, but none is "
+				   "configured; set gpu_runtime in ");
+		text_add(&message, conf->source);
+		return fail(line);
+	}
 	return become(line, conf, argv, "gpu_runtime", conf->gpu_runtime);
 }
 
@@ -173,9 +176,9 @@ static int refuse_unanswered(const struct command_line *line, const struct conf 
 		break;
 	case AGENT_UNUSABLE:
 	default:
-		text_add(&message, " cannot be reached");
-		remedy = "correct agent_socket in " CONF_PATH;
-		break;
+		text_add(&message, " cannot be reached; correct agent_socket in ");
+		text_add(&message, conf->source);
+		return fail(line);
 	}
 	text_add(&message, "; ");
 	text_add(&message, remedy);

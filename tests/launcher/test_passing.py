@@ -89,6 +89,16 @@ def test_descriptors_pass_and_none_is_added(launcher: Launcher) -> None:
     assert descriptors[read_end] == name
 
 
+def test_closed_descriptors_stay_closed(launcher: Launcher) -> None:
+    launcher.write_spec(MANAGED)
+    script = 'exec "$0" create --bundle "$1" c1 <&- >&- 2>&-'
+
+    with FakeAgent(launcher.socket, LOW_LEVEL):
+        subprocess.run(["sh", "-c", script, launcher.path, launcher.bundle], check=True)
+
+    assert launcher.low_level.descriptors == {}
+
+
 def test_stdin_is_not_read(launcher: Launcher) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"resources")

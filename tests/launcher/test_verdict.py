@@ -383,6 +383,15 @@ def test_a_socket_for_root_only_is_refused_to_others(
     assert f"the vgpu agent at {launcher.socket} is for root only; use an engine" in text
 
 
+def test_a_socket_path_that_is_too_long_is_refused(launcher: Launcher) -> None:
+    launcher.configure(agent_socket="/" + "s" * 200)
+    launcher.write_spec(MANAGED)
+
+    text = refusal(launcher.create())
+
+    assert f"cannot be reached; correct agent_socket in {launcher.conf}" in text
+
+
 def test_a_request_longer_than_a_packet_is_refused(launcher: Launcher) -> None:
     launcher.write_spec(MANAGED)
 
