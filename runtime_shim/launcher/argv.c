@@ -71,9 +71,10 @@ static const struct option *by_letter(const struct option *options, size_t count
 	return NULL;
 }
 
-/* The option of that name, or the only one that begins so, as getopt_long has it for crun. */
+/* The option of that name or, where `abbreviated`, the only one that begins so: getopt_long takes
+ * that for crun. */
 static const struct option *by_name(const struct option *options, size_t count, const char *name,
-				    size_t length)
+				    size_t length, bool abbreviated)
 {
 	const struct option *found = NULL;
 	size_t candidates = 0;
@@ -86,7 +87,7 @@ static const struct option *by_name(const struct option *options, size_t count, 
 		found = &options[i];
 		candidates++;
 	}
-	return candidates == 1 ? found : NULL;
+	return abbreviated && candidates == 1 ? found : NULL;
 }
 
 static void keep(struct command_line *line, const struct option *option, const char *value)
@@ -105,36 +106,24 @@ static int read_option(const struct option *options, size_t count, char **argv, 
 {
 	const char *word = argv[at] + 1;
 	const char *name = word[0] == '-' ? word + 1 : word;
-	size_t length = strcspn(name, "=");
-	const struct option *option = length == 1 ? by_letter(options, count, name[0])
-						  : by_name(options, count, name, length);
+	const size_t length = strcspn(name, "=");
+	const char *value = name[length] == '=' ? name + length + 1 : NULL;
+	const struct option *option = length == 1
+					      ? by_letter(options, count, name[0])
+					      : by_name(options, count, name, length, name != word);
 
-	*known = true;
-	if (option != NULL) {
-		if (option->value == BARE)
-			return at + 1;
-		if (name[length] == '=') {
-			keep(line, option, name + length + 1);
-			return at + 1;
-		}
-		if (argv[at + 1] == NULL)
-			return at + 1;
-		keep(line, option, argv[at + 1]);
-		return at + 2;
-	}
-	if (name == word) {
+	if (option == NULL && name == word) {
 		while ((option = by_letter(options, count, *word)) != NULL && option->value == BARE)
 			word++;
-		if (option != NULL && word[1] != '\0') {
-			keep(line, option, word + 1);
-			return at + 1;
-		}
-		if (option != NULL && argv[at + 1] != NULL) {
-			keep(line, option, argv[at + 1]);
-			return at + 2;
-		}
+		value = option != NULL && word[1] != '\0' ? word + 1 : NULL;
 	}
-	*known = false;
+	*known = option != NULL;
+	if (option == NULL || option->value == BARE)
+		return at + 1;
+	if (value == NULL && argv[at + 1] != NULL)
+		value = argv[++at];
+	if (value != NULL)
+		keep(line, option, value);
 	return at + 1;
 }
 

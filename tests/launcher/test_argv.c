@@ -111,6 +111,10 @@ static void test_spellings_of_bundle(void)
 	CHECK(same(parse("create c").bundle, "."));
 	CHECK(same(parse("create -b '' c").bundle, ""));
 	CHECK(same(parse("create -b").bundle, "."));
+	CHECK(same(parse("create -bu c").bundle, "u")); /* getopt's, not an abbreviation */
+	CHECK(same(parse("create --p x c").bundle,
+		   ".")); /* pid-file, pidfd-socket or preserve-fds */
+	CHECK(same(parse("create -b/a=b c").bundle, "/a=b"));
 }
 
 static void test_values_of_creating_options_are_no_ids(void)
