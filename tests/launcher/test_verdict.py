@@ -32,7 +32,7 @@ ALLOW_ALL = {"resources": {"devices": [{"allow": True, "access": "rwm"}]}}
 
 Mark = Callable[[Launcher], None]
 
-# CONTRACT §5: without a verdict these may not start …
+# docs/contract.md §5: without a verdict these may not start …
 BOUND: dict[str, Mark] = {
     "memory": lambda it: it.write_spec(MANAGED),
     "cores": lambda it: it.write_spec(["VGPU_CORES=10"]),
