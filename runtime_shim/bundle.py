@@ -49,11 +49,7 @@ class Bundle:
         """
         try:
             self._check_owner(os.fstat(self._directory_fd), "the bundle folder")
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(CONFIG, flags, dir_fd=self._directory_fd), "rb") as file:
-                status = os.fstat(file.fileno())
-                self._check_file(status)
-                raw = file.read(MAX_CONFIG_BYTES + 1)
+            raw, status = self._read_file()
         except OSError as error:
             raise BundleError(f"cannot read {CONFIG}: {_cause(error)}", _REMEDY) from error
         if len(raw) > MAX_CONFIG_BYTES:
@@ -79,6 +75,17 @@ class Bundle:
                 os.unlink(_DRAFT, dir_fd=self._directory_fd)
             raise BundleError(f"cannot write {CONFIG}: {_cause(error)}", _REMEDY) from error
         self._raw = data
+
+    def _read_file(self) -> tuple[bytes, os.stat_result]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(CONFIG, flags, dir_fd=self._directory_fd)
+        try:
+            status = os.fstat(fd)
+            self._check_file(status)
+            with open(fd, "rb", closefd=False) as file:
+                return file.read(MAX_CONFIG_BYTES + 1), status
+        finally:
+            os.close(fd)
 
     def _replace(self, data: bytes, status: os.stat_result) -> None:
         with contextlib.suppress(FileNotFoundError):  # left by an agent that was killed here

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spec says about who made the container and how closed it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtime_shim.classify import Mode, classify
+from runtime_shim.messages import ContainerName
+from runtime_shim.spec import Spec
+from tests.runtime_shim.specs import GOLDEN, bind, load, plain_spec
+
+ID = "c66bb71f70cc6c7fc90b28d8b41fafea836610eed8955087a36ddb90ccf0b5e1"
+POD = "/var/lib/kubelet/pods/3d2a8f5e-7c1b-4a68-9f0e-2b6d4c8e1a55"
+
+
+@pytest.mark.parametrize(
+    ("mode", "entry", "managed"),
+    [
+        ("local", "VGPU_MEMORY=1Gi", True),
+        ("local", "VGPU_MEMORY=", True),
+        ("local", "VGPU_CORES=1", True),
+        ("local", "VGPU_COUNT=1", True),
+        ("local", "VGPU_UUIDS=x", True),
+        ("local", "VGPU_CONTAINER_UUID=x", False),
+        ("local", "VGPU_PORT=tcp://1", False),
+        ("local", "NVIDIA_VISIBLE_DEVICES=all", False),
+        ("local", "VGPU_MEMORY", False),
+        ("kubernetes", "VGPU_CONTAINER_UUID=x", True),
+        ("kubernetes", "VGPU_CONTAINER_UUID=", True),
+        ("kubernetes", "VGPU_MEMORY=1Gi", False),
+    ],
+)
+def test_who_asks_for_a_slice(mode: Mode, entry: str, managed: bool) -> None:
+    assert classify(plain_spec(entry), mode=mode).managed is managed
+
+
+@pytest.mark.parametrize(
+    ("spec", "cri"),
+    [
+        (plain_spec(), False),
+        (plain_spec(annotations={"io.kubernetes.cri.sandbox-id": "x"}), True),
+        (plain_spec(annotations={"io.kubernetes.cri-o.SandboxID": "x"}), True),
+        (
+            plain_spec(
+                annotations={
+                    "io.kubernetes.cri-o.SandboxID": "x",
+                    "io.container.manager": "libpod",
+                }
+            ),
+            False,
+        ),
+        (plain_spec(mounts=[bind(f"{POD}/etc-hosts", "/etc/hosts")]), True),
+        (plain_spec(mounts=[bind(f"{POD}/containers/main/1", "/dev/termination-log")]), True),
+        (plain_spec(mounts=[bind("/srv/pods/1/etc-hosts", "/data")]), False),
+        (plain_spec(mounts=[bind("/var/lib/docker/containers/1/hosts", "/etc/hosts")]), False),
+    ],
+)
+def test_marks_of_kubernetes(spec: Spec, cri: bool) -> None:
+    assert classify(spec).cri is cri
+
+
+def test_a_pod_of_containerd_is_named_by_its_annotations() -> None:
+    facts = classify(load(GOLDEN / "containerd-cri-without-slice" / "config.json"))
+
+    assert (facts.cri, facts.sandbox, facts.pod_uid) == (
+        True,
+        False,
+        "3d2a8f5e-7c1b-4a68-9f0e-2b6d4c8e1a55",
+    )
+    assert facts.name(ID) == ContainerName(name="main", place="team-a/train-0")
+
+
+def test_a_pod_of_crio_is_named_by_its_annotations() -> None:
+    marks = {
+        "io.kubernetes.cri-o.SandboxID": "x",
+        "io.kubernetes.cri-o.ContainerType": "sandbox",
+        "io.kubernetes.pod.name": "train-0",
+        "io.kubernetes.pod.namespace": "team-a",
+        "io.kubernetes.pod.uid": "u",
+        "io.kubernetes.container.name": "POD",
+    }
+
+    facts = classify(plain_spec(annotations=marks))
+
+    assert (facts.sandbox, facts.pod_uid) == (True, "u")
+    assert facts.name(ID) == ContainerName(name="POD", place="team-a/train-0")
+
+
+def test_a_container_without_a_name_goes_by_its_id() -> None:
+    name = classify(plain_spec()).name(ID)
+
+    assert name == ContainerName(name=ID, place="c66bb71f70cc")
+
+
+def test_nerdctls_name_is_used() -> None:
+    facts = classify(plain_spec(annotations={"nerdctl/name": "train"}))
+
+    assert facts.name(ID) == ContainerName(name="train", place="c66bb71f70cc")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "rules", "is_privileged"),
+    [
+        (["CAP_SYS_ADMIN"], [{"allow": True, "access": "rwm"}], True),
+        (["CAP_SYS_ADMIN"], [{"allow": False, "access": "rwm"}], False),
+        (["CAP_MKNOD"], [{"allow": True, "access": "rwm"}], False),
+        (None, [{"allow": True, "access": "rwm"}], False),
+    ],
+)
+def test_privileged_is_all_devices_and_the_right_to_mount(
+    capabilities: list[str] | None, rules: list[dict[str, Any]], is_privileged: bool
+) -> None:
+    spec = plain_spec()
+    spec["process"]["capabilities"] = {"bounding": capabilities}
+    spec["linux"]["resources"]["devices"] = rules
+
+    assert classify(spec).privileged is is_privileged
+
+
+def test_the_hosts_pid_namespace_and_dev_are_noticed() -> None:
+    spec = plain_spec(mounts=[bind("/dev/", "/host/dev")])
+    spec["linux"]["namespaces"] = [{"type": "mount"}]
+
+    facts = classify(spec)
+
+    assert facts.host_pid
+    assert facts.host_dev
+
+
+def test_a_plain_container_is_closed() -> None:
+    facts = classify(plain_spec())
+
+    assert not any((facts.privileged, facts.sys_admin, facts.host_pid, facts.host_dev))
