@@ -27,7 +27,6 @@ from runtime_shim.life import (
     NO_PROCESS_SECONDS,
     RELEASED,
     RUNNING,
-    STOPPED,
     Process,
     Sighting,
     next_state,
@@ -219,15 +218,13 @@ class Claims:
         for answer in self._store.all():
             self._tracked[answer.allocation_id] = _Tracked(answer=answer)
         await self.look()
-        keep = []
         for answer, _ in self.running():
-            keep.append(answer.allocation_id)
             if self._regions.adopt(answer.allocation) is None and not answer.allocation.whole_cards:
                 logger.error(
                     "limits file of a running container is missing",
                     extra={"allocation_id": answer.allocation_id},
                 )
-        leftovers = await in_thread(partial(self._regions.sweep, keep))
+        leftovers = await in_thread(partial(self._regions.sweep, list(self._tracked)))
         if leftovers:
             logger.info("leftovers removed", extra={"allocation_ids": leftovers})
 
@@ -295,14 +292,8 @@ class Claims:
                 "state": pb.ClaimState.Name(state),
             },
         )
-        await in_thread(partial(self._settle, tracked.answer))
+        await in_thread(partial(self._store.put, tracked.answer))
         self._changed()
-
-    def _settle(self, answer: Answer) -> None:
-        self._store.put(answer)
-        if answer.state in (STOPPED, RELEASED):
-            # A restart makes them anew; to unmount takes milliseconds that a create has not.
-            self._regions.remove(answer.allocation_id)
 
     def _released(self) -> list[str]:
         return [

@@ -12,7 +12,8 @@ from pathlib import Path
 from runtime_shim.elf import MACHINES
 from runtime_shim.errors import RefusedError
 
-# Source: System V ABI, "ELF Header": e_ident, e_type, e_machine, …, e_shoff at 40, e_shentsize and e_shnum at 58 and 60.
+# Source: System V ABI, "ELF Header": e_ident, e_type, e_machine, e_version, e_entry, e_phoff,
+# e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 _ET_DYN = 3

@@ -201,13 +201,17 @@ class Regions:
         `preload` is the whole text of its ld.so.preload.
         The slots of an earlier run would name processes of a PID namespace that is gone.
         """
-        self.remove(allocation.allocation_id)
+        self._close_one(allocation.allocation_id)
         folder = self.folder / allocation.allocation_id
-        folder.mkdir(mode=0o700)
-        _write(folder / "ld.so.preload", preload)
         usage = folder / "usage"
-        usage.mkdir(mode=0o700)
-        _mount_usage(usage)
+        if not (os.path.ismount(usage) and _emptied(usage)):
+            _remove_folder(folder)
+            folder.mkdir(mode=0o700)
+            usage.mkdir(mode=0o700)
+            _mount_usage(usage)
+        for path in (folder / "ld.so.preload", folder / "limits"):
+            path.unlink(missing_ok=True)
+        _write(folder / "ld.so.preload", preload)
         _create_usage(usage / "usage")
         limits = ffi.new("struct vgpu_limits *")
         write_limits(limits, allocation)
@@ -228,10 +232,7 @@ class Regions:
 
     def remove(self, allocation_id: str) -> None:
         """Unmount and delete the files of an allocation; a live container keeps its own view."""
-        with self._lock:
-            region = self._open.pop(allocation_id, None)
-        if region is not None:
-            region.close()
+        self._close_one(allocation_id)
         _remove_folder(self.folder / allocation_id)
 
     def sweep(self, keep: Iterable[str]) -> list[str]:
@@ -246,6 +247,12 @@ class Regions:
         with self._lock:
             regions, self._open = self._open, {}
         for region in regions.values():
+            region.close()
+
+    def _close_one(self, allocation_id: str) -> None:
+        with self._lock:
+            region = self._open.pop(allocation_id, None)
+        if region is not None:
             region.close()
 
     def _remember(self, folder: Path, allocation: pb.Allocation) -> Region:
@@ -362,6 +369,17 @@ def _fresh_header() -> bytes:
 
 
 _FRESH_HEADER = _fresh_header()
+
+
+def _emptied(usage: Path) -> bool:
+    """Remove the usage file of an earlier run; tell whether its tmpfs has room for the next one.
+
+    To unmount takes 5 ms, and a create has not that much time. But a file that a process still
+    holds keeps its memory.
+    """
+    (usage / "usage").unlink(missing_ok=True)
+    status = os.statvfs(usage)
+    return status.f_bfree * status.f_frsize >= USAGE_BYTES
 
 
 def _create_usage(path: Path) -> None:
