@@ -3,6 +3,8 @@
  * Primary and created contexts, the stack of each thread, and what a context costs on its card.
  */
 #include "context.h"
+#include "graph.h"
+#include "pool.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -80,6 +82,8 @@ static void deactivate(struct context *context)
 
 	__atomic_store_n(&context->live, false, __ATOMIC_RELEASE);
 	memory_forget_context(context);
+	pool_forget_context(context);
+	graph_forget_context(context);
 	stream_forget_context(context);
 	state_give(context->card, HOLDING_CONTEXT, card->context_bytes + context->local_memory_bytes);
 	state_give(context->card, HOLDING_HIDDEN, card->context_hidden_bytes);

@@ -27,6 +27,7 @@ struct context {
 	struct slab *slabs;
 	struct stream *streams;  /* all of them, the two default ones included */
 	struct stream *legacy;   /* stream 0 and CU_STREAM_LEGACY */
+	uint64_t retired_ns;     /* when the last work of destroyed streams is over */
 	struct context *next;    /* of all ever made; a handle stays readable after destruction */
 };
 

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "address.h"
 #include "context.h"
+#include "graph.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -243,9 +244,11 @@ void memory_release(struct region *region)
 	case REGION_REGISTERED:
 		remove_region(region);
 		return;
+	case REGION_VIRTUAL:
+		memory_undescribe(region);
+		return;
 	case REGION_LINEAR:
 	case REGION_GRAPH:
-	case REGION_VIRTUAL:
 	case REGION_GLOBAL:
 	case REGION_IMPORT:
 		break;
@@ -303,6 +306,8 @@ static CUresult allocate(const char *function, CUdeviceptr *out, uint64_t bytes)
 {
 	struct context *context = NULL;
 	CUresult status = enter_context(function, out != NULL && bytes != 0, &context);
+	if (status == CUDA_SUCCESS)
+		status = graph_check_unsafe();
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -531,6 +536,21 @@ CUDA_API(cuPointerGetAttribute, (void *out, int attribute, CUdeviceptr address))
 	return pointer_attribute(out, attribute, address);
 }
 
+static bool attribute_is_wide(int attribute)
+{
+	static const int wide[] = {
+	    CU_POINTER_ATTRIBUTE_CONTEXT,	   CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+	    CU_POINTER_ATTRIBUTE_HOST_POINTER,	   CU_POINTER_ATTRIBUTE_BUFFER_ID,
+	    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+	    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+		if (wide[i] == attribute)
+			return true;
+	return false;
+}
+
 /* Never fails for a pointer that it does not know: the answers are then 0. */
 CUDA_API(cuPointerGetAttributes,
 	 (unsigned int count, const int *attributes, void **out, CUdeviceptr address))
@@ -542,11 +562,7 @@ CUDA_API(cuPointerGetAttributes,
 	for (unsigned int i = 0; i < count; i++) {
 		if (pointer_attribute(out[i], attributes[i], address) == CUDA_SUCCESS)
 			continue;
-		bool wide = attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
-			    attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED &&
-			    attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
-			    attributes[i] != CU_POINTER_ATTRIBUTE_MAPPED;
-		memset(out[i], 0, wide ? sizeof(void *) : sizeof(unsigned int));
+		memset(out[i], 0, attribute_is_wide(attributes[i]) ? 8 : 4);
 	}
 	return CUDA_SUCCESS;
 }

@@ -1,7 +1,8 @@
 # The simulated GPU: two libraries that several processes share as the same cards.
 FAKE_DIR := tests/fakes/gpu
 FAKE_SHARED_C := state.c clock.c
-FAKE_CUDA_C := process.c device.c context.c address.c memory.c pool.c stream.c lookup.c \
+FAKE_CUDA_C := process.c device.c context.c address.c memory.c pool.c stream.c event.c \
+	module.c launch.c graph.c lookup.c \
 	lookup_table.c cuda_stubs.c
 FAKE_NVML_C := nvml_system.c nvml_device.c nvml_memory.c nvml_process.c nvml_stubs.c
 

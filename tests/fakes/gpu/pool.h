@@ -9,11 +9,16 @@
 
 struct region;
 
-/* Return a region to its pool. Caller holds the driver lock. */
+/* All of these: caller holds the driver lock. */
+
+/* Return a region to its pool. */
 void pool_free(struct region *region);
 
-/* Give back what pools keep beyond their threshold, as every synchronisation does. Caller holds the
- * driver lock. */
-void pool_trim_idle(struct context *context);
+/* Give back what the pools of a context's device keep beyond their thresholds, as every
+ * synchronisation does. */
+void pool_trim_idle(const struct context *context);
+
+/* The end of a primary context empties its device's pools. */
+void pool_forget_context(const struct context *context);
 
 #endif
