@@ -30,7 +30,7 @@ from typing import Any
 
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.testbed import BUILD
-from tests.testbed.node import Node, _cgroup_words
+from tests.testbed.node import Node, cgroup_words
 from tests.testbed.oci import default_spec
 from tests.testbed.rootfs import build_rootfs, copy_rootfs
 
@@ -386,7 +386,7 @@ def run_table(name: str, directory: Path, args: argparse.Namespace) -> dict[str,
     elif name == "agent":
         table = table_agent(directory, args.rounds // 5)
     else:
-        options, prefix = _cgroup_words(name)
+        options, prefix = cgroup_words(name)
         if args.below is not None:
             options = args.below.split()
         elif prefix:

@@ -180,7 +180,10 @@ def main() -> int:
         gpu = None
         if card_bytes is None:
             gpu = SimulatedGpu.create(
-                scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0
+                scratch / "gpu",
+                cards=[Card(memory_bytes=8 * GIB)],
+                context_bytes=0,
+                check_nodes=True,
             )
             card_bytes = 8 * GIB
             print("No NVIDIA driver here: one simulated card of 8 GiB (tests/fakes/gpu).")

@@ -23,7 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def node(scratch: Path) -> Iterator[Node]:
     """Yield a running node with one simulated card of 8 GiB."""
-    gpu = SimulatedGpu.create(scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0)
+    gpu = SimulatedGpu.create(
+        scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0, check_nodes=True
+    )
     with Node(scratch / "node", gpu) as running:
         yield running
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Launcher
-from tests.testbed.node import _cgroup_words
+from tests.testbed.node import cgroup_words
 from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 from tests.testbed.rootfs import build_rootfs
 
@@ -61,7 +61,7 @@ def test_a_container_lives_and_ends(
     launcher: Launcher, runtime: Path, scratch: Path, needs_root: None
 ) -> None:
     launcher.configure(low_level_runtime=runtime)
-    options, prefix = _cgroup_words(runtime.name)
+    options, prefix = cgroup_words(runtime.name)
     engine = OciRuntime(launcher.path, scratch / "root", options=options, prefix=prefix)
     rootfs = build_rootfs(scratch / "rootfs", loader="none")
     bundle = Bundle.create(scratch / "b", rootfs, ["/bin/sleep", "100"], {})

@@ -18,7 +18,9 @@ MakeBundle = Callable[..., Bundle]
 @pytest.fixture
 def gpu(scratch: Path) -> SimulatedGpu:
     """Return one simulated card of 8 GiB whose contexts cost nothing, so that sums are exact."""
-    return SimulatedGpu.create(scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0)
+    return SimulatedGpu.create(
+        scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0, check_nodes=True
+    )
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def make_bundle(node: Node, scratch: Path, template: Path) -> MakeBundle:
 def scratch_two_cards(scratch: Path) -> Iterator[Node]:
     """Yield a running node with two cards of 8 GiB."""
     cards = [Card(memory_bytes=8 * GIB), Card(memory_bytes=8 * GIB)]
-    gpu = SimulatedGpu.create(scratch / "gpu2", cards=cards, context_bytes=0)
+    gpu = SimulatedGpu.create(scratch / "gpu2", cards=cards, context_bytes=0, check_nodes=True)
     with Node(scratch / "node2", gpu) as running:
         yield running
 

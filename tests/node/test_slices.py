@@ -8,6 +8,7 @@ import pytest
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
 from tests.testbed.node import GIB, Node, wait_until
 from tests.testbed.oci import OciRuntime, RuntimeFailedError
+from tests.testbed.rootfs import PROBE
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 MIB = 1 << 20
@@ -51,7 +52,7 @@ def test_free_gives_back(two: OciRuntime) -> None:
 
 
 def test_processes_of_one_container_share_its_limit(two: OciRuntime, node: Node) -> None:
-    two.command("exec", "--detach", "a", "/usr/bin/vgpu-probe", "--allocate", "1g", "--hold", "60")
+    two.exec_detached("a", PROBE, "--allocate", "1g", "--hold", "60")
     wait_until(lambda: node.gpu is not None and node.gpu.used_bytes(0) >= GIB, "first process")
 
     seen = probe_in(two, "a", "--until-refused", "64m")

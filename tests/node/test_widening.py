@@ -2,9 +2,13 @@
 """Nothing that an image or its user can write widens a slice."""
 
 import json
+import os
 import random
+import stat
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
 from tests.testbed.node import GIB, Node, wait_until
 from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
+from tests.testbed.rootfs import build_rootfs
 
 HOSTILE_ENV = {
     "NVIDIA_VISIBLE_DEVICES": "all",
@@ -278,14 +283,36 @@ def test_user_1000_works(runtime: OciRuntime, make_bundle: MakeBundle) -> None:
     assert seen["words"][0]["bytes"] == 2 * GIB
 
 
-def test_a_user_namespace_works(node: Node, runtime: OciRuntime, make_bundle: MakeBundle) -> None:
-    bundle = make_bundle("a", slice_env("2Gi"))
+@pytest.fixture
+def host_nodes(node: Node) -> Iterator[None]:
+    """Put the simulated cards' nodes where a driver has them.
+
+    With a user namespace runc cannot make nodes and binds those of the host's /dev.
+    """
+    made = []
+    for source in (node.directory / "driver/dev").iterdir():
+        target = Path("/dev") / source.name
+        if not target.exists():
+            os.mknod(target, stat.S_IFCHR, source.stat().st_rdev)
+            target.chmod(0o666)
+            made.append(target)
+    yield
+    for target in made:
+        target.unlink()
+
+
+def test_a_user_namespace_works(
+    host_nodes: None, runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path
+) -> None:
+    image = build_rootfs(scratch / "image")
+    subprocess.run(["chown", "-R", "100000:100000", str(image)], check=True)
+    bundle = make_bundle("a", slice_env("2Gi"), rootfs=image)
     bundle.spec["linux"]["namespaces"].append({"type": "user"})
     for kind in ("uidMappings", "gidMappings"):
         bundle.spec["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
     bundle.write()
-    for folder in [bundle.directory, *bundle.directory.parents[:3]]:
-        folder.chmod(0o755)
+    for folder in [bundle.directory, *list(bundle.directory.parents)[:2]]:
+        folder.chmod(0o755)  # the mapped root walks to its rootfs as a stranger
 
     runtime.start_detached(bundle, "a")
 

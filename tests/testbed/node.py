@@ -29,7 +29,7 @@ NVIDIA_MAJOR = 195
 FAKE_GPU_DIR = "/run/fakegpu"
 
 
-def _cgroup_words(low_level: str) -> tuple[list[str], list[str]]:
+def cgroup_words(low_level: str) -> tuple[list[str], list[str]]:
     """Return (options, prefix) under which a low-level runtime works on this host's cgroups.
 
     crun refuses a cgroup v1 or hybrid layout, so there it gets a plain cgroup2 in a mount namespace
@@ -92,6 +92,10 @@ class Node:
             f"agent_socket={self.agent_socket}\n"
             f"verdict_seconds={verdict_seconds:g}\n"
         )
+        if cgroup_words(low_level)[1]:
+            # A mount namespace follows the agent's later mounts only below a shared one.
+            subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
+            subprocess.run(["mount", "--make-shared", str(directory)], check=True)
         self._make_driver_tree()
         self._write_agent_toml()
 
@@ -170,7 +174,7 @@ class Node:
 
     def runtime(self, name: str = "runtime") -> OciRuntime:
         """Return our runtime with a `--root` of its own."""
-        options, prefix = _cgroup_words(Path(self.low_level).name)
+        options, prefix = cgroup_words(Path(self.low_level).name)
         return OciRuntime(self.launcher, self.directory / name, options=options, prefix=prefix)
 
     def gpu_mounts(self) -> list[tuple[Path, str]]:
@@ -241,8 +245,8 @@ class Node:
         names = {f"nvidia{minor}": minor for minor in minors}
         for name, minor in {**names, "nvidiactl": 255}.items():
             if not (nodes / name).exists():
-                device = os.makedev(NVIDIA_MAJOR, minor)
-                os.mknod(nodes / name, mode=stat.S_IFCHR | 0o666, device=device)
+                os.mknod(nodes / name, stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, minor))
+                (nodes / name).chmod(0o666)  # as the driver makes them
 
     def _write_agent_toml(self) -> None:
         lines = [
@@ -271,6 +275,8 @@ class Node:
         environment = dict(os.environ)
         if self.gpu is not None:
             environment["FAKE_GPU_DIR"] = str(self.gpu.directory)
+            # Containers see only cards whose node they can open; this host has no such nodes.
+            environment["FAKE_GPU_CHECK_NODES"] = "0"
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", module, *words],

@@ -185,6 +185,18 @@ class OciRuntime:
         """Run a command in a running container and return its stdout."""
         return self.command("exec", container_id, *args, timeout_seconds=timeout_seconds).stdout
 
+    def exec_detached(self, container_id: str, *args: str) -> None:
+        """Start a command in a running container and leave it running."""
+        argv = [*self._global, "exec", "--detach", container_id, *args]
+        subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+
     def state(self, container_id: str) -> Any:  # noqa: ANN401  JSON of the runtime
         """Return the runtime's own word on a container."""
         return json.loads(self.command("state", container_id).stdout)

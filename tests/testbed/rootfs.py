@@ -17,6 +17,8 @@ def build_rootfs(target: Path, *, loader: str = "glibc") -> Path:
 
     `loader` is `glibc`, `musl` (a loader file that only looks like musl's) or `none`.
     """
+    target.mkdir(parents=True, exist_ok=True)
+    target.chmod(0o755)  # whatever made it; containers run as other users too
     for folder in ("bin", "etc", "proc", "sys", "dev", "tmp", "usr/bin", "run", "root", "lib"):
         (target / folder).mkdir(parents=True, exist_ok=True)
     busybox = shutil.which("busybox")
