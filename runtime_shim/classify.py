@@ -78,23 +78,22 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         cri="io.kubernetes.cri.sandbox-id" in marks
         or ("io.kubernetes.cri-o.SandboxID" in marks and not podman)
         or _has_kubelet_mount(spec),
-        sandbox="sandbox" in _first_two(marks, "cri.container-type", "cri-o.ContainerType"),
+        sandbox=_mark(marks, "cri.container-type", "cri-o.ContainerType") == "sandbox",
         privileged=sys_admin and allows_all_devices(spec),
         sys_admin=sys_admin,
         host_pid=_is_in_host_pid_namespace(spec),
         host_dev=any(is_bind(mount) and source(mount) == "/dev" for mount in mounts(spec)),
-        pod_uid="".join(_first_two(marks, "cri.sandbox-uid", "pod.uid")[:1]),
-        namespace="".join(_first_two(marks, "cri.sandbox-namespace", "pod.namespace")[:1]),
-        pod="".join(_first_two(marks, "cri.sandbox-name", "pod.name")[:1]),
-        container_name="".join(_first_two(marks, "cri.container-name", "container.name")[:1])
+        pod_uid=_mark(marks, "cri.sandbox-uid", "pod.uid"),
+        namespace=_mark(marks, "cri.sandbox-namespace", "pod.namespace"),
+        pod=_mark(marks, "cri.sandbox-name", "pod.name"),
+        container_name=_mark(marks, "cri.container-name", "container.name")
         or marks.get("nerdctl/name", ""),
     )
 
 
-def _first_two(marks: Mapping[str, str], containerd: str, crio: str) -> list[str]:
-    """Return what containerd's and CRI-O's annotations say, as far as they are there."""
-    names = (f"io.kubernetes.{containerd}", f"io.kubernetes.{crio}")
-    return [marks[name] for name in names if marks.get(name)]
+def _mark(marks: Mapping[str, str], containerd: str, crio: str) -> str:
+    """Return what containerd's annotation or else CRI-O's says; empty when neither is there."""
+    return marks.get(f"io.kubernetes.{containerd}") or marks.get(f"io.kubernetes.{crio}") or ""
 
 
 def _has_kubelet_mount(spec: Spec) -> bool:

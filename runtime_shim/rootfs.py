@@ -214,7 +214,7 @@ def _inspect_preload(
             return _inspect_image(root_fd, places)
         return b"", []
     if not is_bind(mount):
-        raise _objection(f"a {mount.get('type')} mount covers {at}")
+        raise _objection(f"a mount of type {mount.get('type')} covers {at}")
     return _inspect_volume(bundle_fd, mount, place.removeprefix(at.rstrip("/")))
 
 

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen in a container's root, and what is never followed out of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime_shim.errors import RefusedError
+from runtime_shim.openat2 import open_in_root, path_in_root
+from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
+from runtime_shim.spec import Spec
+from tests.runtime_shim.specs import bind, plain_spec
+
+LOADER = "lib64/ld-linux-x86-64.so.2"
+LIBRARY = "/dev/vgpu/libvgpu.so"
+SECRET = b"/secret.so\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the root of a Debian image, as far as it matters; a secret lies outside."""
+    root = tmp_path / "bundle" / "rootfs"
+    machine = os.uname().machine
+    (root / f"usr/lib/{machine}-linux-gnu").mkdir(parents=True)
+    for name in ("dev", "etc", "proc", "usr/lib64"):
+        (root / name).mkdir()
+    (root / "lib").symlink_to("usr/lib")
+    (root / "lib64").symlink_to("usr/lib64")
+    put_loader(root)
+    (tmp_path / "secret").write_bytes(SECRET)
+    return root
+
+
+def put_loader(
+    root: Path,
+    text: bytes = b"\x7fELF ... /etc/ld.so.preload ...",
+    folder: str = "usr/lib64",
+) -> None:
+    (root / folder / "ld-linux-x86-64.so.2").write_bytes(text)
+
+
+def inspect(root: Path, spec: Spec | None = None, *, library: bool = True) -> RootfsFacts:
+    fd = os.open(root.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return inspect_rootfs(fd, spec or plain_spec(), library=library)
+    finally:
+        os.close(fd)
+
+
+def test_a_debian_root_takes_the_library(root: Path) -> None:
+    facts = inspect(root)
+
+    assert facts == RootfsFacts(
+        loaders=[f"/{LOADER}"],
+        library_dir=f"/usr/lib/{os.uname().machine}-linux-gnu",
+        preload=b"",
+        preload_objection=None,
+        mount_preload=True,
+        read_only_filesystem=False,
+        notes=[],
+    )
+
+
+def test_an_absolute_root_is_found_too(root: Path) -> None:
+    spec = plain_spec()
+    spec["root"]["path"] = str(root)
+
+    assert inspect(root, spec).loaders == [f"/{LOADER}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [(None, "names no rootfs"), ("", "names no rootfs"), ("absent", r"rootfs 'absent' \(ENOENT\)")],
+)
+def test_a_root_that_is_not_there_is_refused(root: Path, path: str | None, message: str) -> None:
+    spec = plain_spec()
+    spec["root"]["path"] = path
+
+    with pytest.raises(RefusedError, match=message):
+        inspect(root, spec)
+
+
+@pytest.mark.parametrize(
+    ("folders", "links", "library_dir"),
+    [
+        (["usr/lib64", "usr/lib"], {"lib64": "usr/lib64"}, "/usr/lib64"),
+        (["usr/lib"], {"usr/lib64": "lib", "lib64": "usr/lib"}, "/usr/lib"),
+        (["lib64"], {}, "/lib64"),
+        (["x/y"], {"lib64": "/x/y"}, "/x/y"),
+    ],
+)
+def test_driver_libraries_go_where_the_loader_looks(
+    tmp_path: Path, folders: list[str], links: dict[str, str], library_dir: str
+) -> None:
+    root = tmp_path / "bundle" / "rootfs"
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    put_loader(root, folder=folders[0])
+
+    assert inspect(root).library_dir == library_dir
+
+
+def musl_only(root: Path) -> None:
+    (root / LOADER).unlink()
+    (root / "lib" / "ld-musl-x86_64.so.1").touch()
+
+
+def musl_with_gcompat(root: Path) -> None:
+    put_loader(root, b"\x7fELF gcompat")
+    (root / "lib" / "ld-musl-x86_64.so.1").touch()
+
+
+def nix(root: Path) -> None:
+    (root / LOADER).unlink()
+    (root / "nix" / "store").mkdir(parents=True)
+
+
+def other_loader(root: Path) -> None:
+    put_loader(root, b"\x7fELF /etc/ld-nix.so.preload")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (musl_only, r"uses musl \(/lib/ld-musl-x86_64.so.1\), which does not read"),
+        (musl_with_gcompat, "uses musl"),
+        (nix, r"another loader than glibc's \(/nix/store\).*based on glibc"),
+        (other_loader, "another loader than glibc's"),
+    ],
+)
+def test_a_loader_that_would_ignore_the_library_is_refused(
+    root: Path, change: Callable[[Path], None], message: str
+) -> None:
+    change(root)
+
+    with pytest.raises(RefusedError, match=message):
+        inspect(root)
+
+
+def test_glibc_beside_musl_is_fine(root: Path) -> None:
+    (root / "lib" / "ld-musl-x86_64.so.1").touch()
+
+    assert inspect(root).loaders == [f"/{LOADER}"]
+
+
+def test_a_container_without_a_library_may_have_any_loader(root: Path) -> None:
+    musl_only(root)
+
+    assert not inspect(root, library=False).mount_preload
+
+
+def test_a_root_without_any_loader_starts(tmp_path: Path) -> None:
+    root = tmp_path / "bundle" / "rootfs"
+    (root / "bin").mkdir(parents=True)
+
+    facts = inspect(root)
+
+    assert (facts.loaders, facts.library_dir, facts.mount_preload) == ([], "", True)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "message"),
+    [
+        ([], "its /dev is a part of the image"),
+        ([bind("/dev", "/dev")], "its /dev is a mount of '/dev'"),
+        (
+            [{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}, bind("/x", "/dev/.")],
+            "a mount of '/x' and not a tmpfs",
+        ),
+        (
+            [{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}, bind("/x", "/data/l")],
+            "a mount of '/x' and not a tmpfs",
+        ),
+    ],
+)
+def test_a_dev_that_is_not_the_containers_own_is_refused(
+    root: Path, mounts: list[dict[str, Any]], message: str
+) -> None:
+    (root / "data").mkdir()
+    (root / "data/l").symlink_to("/dev")
+    spec = {**plain_spec(), "mounts": mounts}
+
+    with pytest.raises(RefusedError, match=message):
+        inspect(root, spec)
+
+
+def test_the_images_own_preloads_are_found(root: Path) -> None:
+    (root / "etc/ld.so.preload").write_bytes(b"/usr/lib/libjemalloc.so\r\n")
+
+    assert inspect(root).preload == b"/usr/lib/libjemalloc.so\r\n"
+
+
+@pytest.mark.parametrize("target", ["/opt/list", "../opt/list", "../../../../opt/list"])
+def test_a_link_is_followed_inside_the_root(root: Path, target: str) -> None:
+    (root / "opt").mkdir()
+    (root / "opt/list").write_bytes(b"/inside.so\n")
+    (root / "etc/ld.so.preload").symlink_to(target)
+
+    assert inspect(root).preload == b"/inside.so\n"
+
+
+def test_no_link_leads_out_of_the_root(root: Path, tmp_path: Path) -> None:
+    for target in (str(tmp_path / "secret"), "../../../secret"):
+        (root / "etc/ld.so.preload").unlink(missing_ok=True)
+        (root / "etc/ld.so.preload").symlink_to(target)
+
+        facts = inspect(root)
+
+        assert facts.preload == b""
+        assert "dangling link" in facts.notes[0]
+
+
+def test_no_magic_link_is_followed(root: Path, tmp_path: Path) -> None:
+    secret = os.open(tmp_path / "secret", os.O_RDONLY)
+    root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
+
+    with pytest.raises(OSError, match="symbolic links"):
+        open_in_root(root_fd, f"/proc/self/fd/{secret}", os.O_RDONLY)
+
+    os.close(secret)
+    os.close(root_fd)
+
+
+def test_a_path_is_told_without_links(root: Path) -> None:
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+
+    assert path_in_root(fd, f"/{LOADER}") == "/usr/lib64/ld-linux-x86-64.so.2"
+    assert path_in_root(fd, "/") == "/"
+    assert path_in_root(fd, "/absent") is None
+    os.close(fd)
+
+
+def objection(facts: RootfsFacts) -> str:
+    assert facts.preload_objection is not None
+    return str(facts.preload_objection)
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**20)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (as_folder, "it is a directory in the image"),
+        (as_fifo, "it is not a regular file in the image"),
+        (as_huge_file, "cannot look into /etc/ld.so.preload (EFBIG)"),
+    ],
+)
+def test_what_cannot_be_merged_is_an_objection(
+    root: Path, make: Callable[[Path], None], message: str
+) -> None:
+    make(root / "etc/ld.so.preload")
+
+    assert message in objection(inspect(root))
+
+
+def test_a_link_below_a_mount_is_an_objection(root: Path) -> None:
+    (root / "data").mkdir()
+    (root / "data/list").write_bytes(b"/x.so\n")
+    (root / "etc/ld.so.preload").symlink_to("/data/list")
+
+    facts = inspect(root, plain_spec(mounts=[bind("/srv", "/data")]))
+
+    assert "it is a link to '/data/list', which a mount covers" in objection(facts)
+
+
+def test_a_writable_volume_over_etc_takes_the_mount_and_keeps_an_empty_file(
+    root: Path, tmp_path: Path
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc")]))
+
+    assert facts.preload_objection is None
+    assert "an empty ld.so.preload stays behind" in facts.notes[0]
+
+
+@pytest.mark.parametrize("place", ["/etc", "/etc/../etc/", "/conf"])
+def test_a_read_only_volume_over_etc_is_an_objection(
+    root: Path, tmp_path: Path, place: str
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (root / "conf").symlink_to("etc")
+
+    facts = inspect(root, plain_spec(mounts=[bind(str(volume), place, "ro")]))
+
+    assert "is read-only and holds no such file" in objection(facts)
+
+
+def test_a_read_only_volume_that_holds_the_file_takes_the_mount(root: Path, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "ld.so.preload").write_bytes(b"/theirs.so\n")
+
+    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc", "ro")]))
+
+    assert (facts.preload, facts.preload_objection) == (b"/theirs.so\n", None)
+
+
+def test_a_link_in_a_volume_is_an_objection(root: Path, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "ld.so.preload").symlink_to(tmp_path / "secret")
+
+    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc")]))
+
+    assert "it is a symbolic link" in objection(facts)
+    assert facts.preload == b""
+
+
+def test_a_tmpfs_over_etc_hides_the_images_file(root: Path) -> None:
+    (root / "etc/ld.so.preload").write_bytes(b"/theirs.so\n")
+    tmpfs = {"destination": "/etc", "type": "tmpfs", "source": "tmpfs"}
+
+    hidden = inspect(root, plain_spec(mounts=[tmpfs]))
+    copied = inspect(root, plain_spec(mounts=[{**tmpfs, "options": ["tmpcopyup"]}]))
+
+    assert (hidden.preload, copied.preload) == (b"", b"/theirs.so\n")
+
+
+def test_an_unknown_mount_over_etc_is_an_objection(root: Path) -> None:
+    overlay = {"destination": "/etc", "type": "overlay", "source": "overlay"}
+
+    facts = inspect(root, plain_spec(mounts=[overlay]))
+
+    assert "a mount of type overlay covers /etc" in objection(facts)
+
+
+def test_the_users_own_mount_of_the_file_is_merged(root: Path, tmp_path: Path) -> None:
+    spec = plain_spec(mounts=[bind(str(tmp_path / "secret"), "/etc/ld.so.preload")])
+
+    facts = inspect(root, spec)
+
+    assert (facts.preload, facts.preload_objection) == (SECRET, None)
+
+
+def test_an_objection_counts_only_where_something_reads_the_file(tmp_path: Path) -> None:
+    root = tmp_path / "bundle" / "rootfs"
+    (root / "etc/ld.so.preload").mkdir(parents=True)
+
+    static = inspect(root)
+    mounted = inspect(root, plain_spec(mounts=[bind("/usr", "/usr")]))
+
+    assert (static.preload_objection, static.mount_preload) == (None, False)
+    assert "it is a directory" in objection(mounted)
+
+
+LINES = st.lists(st.text("/ab. ", min_size=1, max_size=6).filter(str.strip), max_size=4)
+
+
+@given(lines=LINES, ending=st.sampled_from(["\n", "\r\n", ""]))
+def test_ours_comes_first_and_theirs_follow_without_carriage_returns(
+    lines: list[str], ending: str
+) -> None:
+    own = "\r\n".join(lines) + ending
+
+    merged = merge_preload(LIBRARY, own.encode())
+
+    assert merged.decode().splitlines() == [LIBRARY, *lines]
+    assert merged.endswith(b"\n")
