@@ -2,7 +2,8 @@
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_device.c hook_memory.c hook_nvml.c \
 	limits.c log.c lookup.c quota.c reason.c region.c table.c tenant.c hooks.gen.c lookup_thunk.S)
-HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map
+HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
+	hook_c/module.mk
 HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
 # initial-exec and -z now: nothing is resolved inside a call of the driver. -Bsymbolic: our table
 # holds our hooks, also where another preloaded library exports the same names.
@@ -23,6 +24,27 @@ $(BUILD)/vgpu-probe: hook_c/probe/vgpu-probe.c | $(SETUP)
 	@mkdir -p $(@D)
 	$(ZIG) cc -target x86_64-linux-gnu.2.17 -std=gnu11 -D_GNU_SOURCE -O2 $(WARNINGS) -s \
 		-o $@ $< -ldl
+
+# Pure modules: no driver, no CUDA type. The same tests under the address and undefined sanitizers,
+# and those that have threads under the thread sanitizer (it does not know fences: every word that
+# two threads share is an atomic one all the same, and that is what it checks).
+HOOK_PURE := $(addprefix hook_c/src/,reason.c log.c limits.c region.c quota.c table.c dev_env.c)
+HOOK_TESTS := $(patsubst hook_c/tests/%.c,%,$(wildcard hook_c/tests/test_*.c))
+HOOK_TEST_FILES := hook_c/tests/files.c hook_c/tests/files.h hook_c/tests/check.h
+HOOK_TEST_CC = $(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -pthread -o $@ $< hook_c/tests/files.c \
+	$(HOOK_PURE)
+
+$(BUILD)/tests/hook_c/%: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HOOK_TEST_FILES)
+	@mkdir -p $(@D)
+	$(HOOK_TEST_CC) $(SANITIZE)
+
+$(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HOOK_TEST_FILES)
+	@mkdir -p $(@D)
+	$(HOOK_TEST_CC) -fsanitize=thread -Wno-tsan
+
+C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
+	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
+C_FILES += $(wildcard hook_c/tests/*.[ch])
 
 .PHONY: hook-aarch64
 hook-aarch64: $(BUILD)/aarch64/libvgpu.so

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "region.h"
+
+#include "check.h"
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct files files;
+
+static bool join(struct region *region)
+{
+	struct reason reason;
+
+	memset(region, 0, sizeof(*region));
+	if (region_open(region, files.usage_path, false, &reason) && region_claim(region, &reason))
+		return true;
+	printf("says: %s\n", reason.text);
+	return false;
+}
+
+static void nap(long ms)
+{
+	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+	nanosleep(&time, NULL);
+}
+
+/* Takes 7 MiB, says so through the card 1's count of the slot, and waits for its end. */
+static int hold(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	region_add(&region, 0, 7 * MIB);
+	region_add(&region, 1, 1);
+	nap(20000);
+	return 0;
+}
+
+static pid_t start_holder(void)
+{
+	uint64_t before = 0;
+	uint64_t after = 0;
+
+	for (int i = 0; i < VGPU_MAX_SLOTS; i++)
+		before += files.usage->slot[i].dev[1].used_bytes;
+	pid_t pid = spawn(hold, &files);
+
+	for (int tries = 0; tries < 2000 && after <= before; tries++) {
+		after = 0;
+		for (int i = 0; i < VGPU_MAX_SLOTS; i++)
+			after += __atomic_load_n(&files.usage->slot[i].dev[1].used_bytes,
+						 __ATOMIC_SEQ_CST);
+		nap(1);
+	}
+	CHECK(after == before + 1);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	collect(pid);
+}
+
+static void test_the_sum_counts_all_processes(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t one = start_holder();
+	pid_t two = start_holder();
+
+	region_add(&region, 0, MIB);
+	CHECK(region_sum(&region, 0) == 15 * MIB);
+	region_sub(&region, 0, MIB);
+	CHECK(region_sum(&region, 0) == 14 * MIB);
+	end(one);
+	end(two);
+}
+
+static void test_a_killed_process_is_cleared(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t holder = start_holder();
+
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(holder);
+	nap(60);
+	region_tend(&region, false);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+static void test_a_killed_process_that_nobody_collects_is_cleared(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t holder = start_holder();
+
+	kill(holder, SIGKILL);
+	for (int tries = 0; tries < 100 && region_sum(&region, 0) != 0; tries++) {
+		nap(10);
+		region_tend(&region, true);
+	}
+	CHECK(region_sum(&region, 0) == 0);
+	collect(holder);
+}
+
+/* The child inherits the descriptor, which would keep an OFD lock alive. */
+static int hold_and_fork(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	region_add(&region, 0, 7 * MIB);
+	pid_t child = fork();
+
+	if (child == 0) {
+		nap(5000);
+		_exit(0);
+	}
+	printf("%d\n", (int)child);
+	region_add(&region, 1, (uint64_t)child);
+	nap(20000);
+	return 0;
+}
+
+static void test_a_child_does_not_keep_the_slot_of_its_killed_parent(void)
+{
+	struct region region;
+	uint64_t child = 0;
+
+	CHECK(join(&region));
+	pid_t holder = spawn(hold_and_fork, &files);
+
+	for (int tries = 0; tries < 2000 && child == 0; tries++) {
+		nap(1);
+		child = region_sum(&region, 1);
+	}
+	CHECK(child != 0);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+	CHECK(kill((pid_t)child, SIGKILL) == 0);
+}
+
+/* What a daemon does: every descriptor is closed, and with it the lock is gone. */
+static int hold_and_close(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	for (int fd = 3; fd < 4096; fd++)
+		close(fd);
+	region_add(&region, 0, 7 * MIB);
+	nap(300);
+	int reused = open("/dev/null", O_RDONLY);
+
+	region_tend(&region, false);
+	/* The lock stands again, and the descriptor that took the old number is untouched. */
+	struct flock lock = {.l_type = F_WRLCK, .l_len = 1, .l_start = region.slot};
+
+	if (fcntl(reused, F_GETFD) < 0 || fcntl(region.fd, F_SETLK, &lock) != 0)
+		return 2;
+	return region_sum(&region, 0) == 7 * MIB ? 0 : 3;
+}
+
+static void test_a_process_that_closed_all_descriptors_keeps_its_slot(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t holder = spawn(hold_and_close, &files);
+
+	for (int tries = 0; tries < 2000 && region_sum(&region, 0) == 0; tries++)
+		nap(1);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	CHECK(collect(holder) == 0);
+}
+
+static void test_garbage_never_makes_the_sum_small(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	region_add(&region, 0, 5 * MIB);
+	memset(files.usage->slot, 0xff, sizeof(files.usage->slot));
+	files.usage->slots_high = UINT32_MAX;
+	CHECK(region_sum(&region, 0) == UINT64_MAX);
+	memset(files.usage->slot, 0, sizeof(files.usage->slot));
+	files.usage->slots_high = 0;
+	CHECK(region_sum(&region, 0) == 5 * MIB);
+	region_sub(&region, 0, 5 * MIB);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+static void test_an_owner_whose_slot_was_overwritten_takes_another(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	region_add(&region, 0, 5 * MIB);
+	memset(files.usage->slot, 0, sizeof(files.usage->slot));
+	nap(60);
+	region_tend(&region, false);
+	CHECK(files.usage->slot[region.slot].state == VGPU_SLOT_LIVE);
+	CHECK(files.usage->slot[region.slot].dev[0].used_bytes == 5 * MIB);
+	CHECK(region_sum(&region, 0) == 5 * MIB);
+}
+
+static void test_a_slot_of_the_dead_is_taken_again(void)
+{
+	struct region region;
+
+	end(start_holder());
+	CHECK(join(&region));
+	CHECK(region.slot == 0);
+	CHECK(region_sum(&region, 0) == 0);
+	CHECK(files.usage->slot[0].gen == 2);
+}
+
+static void test_the_1025th_process_is_refused(void)
+{
+	struct region region;
+	struct reason reason;
+	struct vgpu_usage_slot *slot = files.usage->slot;
+
+	memset(&region, 0, sizeof(region));
+	CHECK(region_open(&region, files.usage_path, false, &reason));
+	/* 1,024 living owners without a lock: this process's parent, over and over. */
+	for (int i = 0; i < VGPU_MAX_SLOTS; i++)
+		slot[i] = (struct vgpu_usage_slot){.state = VGPU_SLOT_LIVE,
+						   .pid = region.pid,
+						   .start_time = region.start_time,
+						   .pidns = region.pidns};
+	CHECK(!region_claim(&region, &reason));
+	CHECK(strstr(reason.text, "1024 processes") != NULL);
+}
+
+static void test_what_is_no_usage_file(void)
+{
+	struct region region = {0};
+	struct reason reason;
+
+	CHECK(!region_open(&region, "/nowhere/usage", false, &reason));
+	files.usage->header.major = 2;
+	CHECK(!region_open(&region, files.usage_path, false, &reason));
+	CHECK(strstr(reason.text, "version 2.0") != NULL);
+	files.usage->header.magic = 0;
+	CHECK(!region_open(&region, files.usage_path, false, &reason));
+	CHECK(strstr(reason.text, "is none") != NULL);
+	CHECK(truncate(files.usage_path, 4096) == 0);
+	CHECK(!region_open(&region, files.usage_path, false, &reason));
+	CHECK(strstr(reason.text, "has 4096 bytes") != NULL);
+}
+
+static int open_new(const struct files *unused)
+{
+	struct region region = {0};
+	struct reason reason;
+
+	(void)unused;
+	return !(region_open(&region, "/tmp/vgpu-test-new.usage", true, &reason) &&
+		 region_claim(&region, &reason));
+}
+
+static void test_developers_share_a_file_that_the_first_one_makes(void)
+{
+	pid_t pids[16];
+
+	unlink("/tmp/vgpu-test-new.usage");
+	for (int i = 0; i < 16; i++)
+		pids[i] = spawn(open_new, &files);
+	for (int i = 0; i < 16; i++)
+		CHECK(collect(pids[i]) == 0);
+	unlink("/tmp/vgpu-test-new.usage");
+}
+
+static void on_fresh_files(void (*test)(void), const char *name)
+{
+	files_make(&files, 100 * MIB);
+	check_run(test, name);
+	files_remove(&files);
+}
+
+#define RUN_ON_FILES(test) on_fresh_files(test, #test)
+
+int main(void)
+{
+	RUN_ON_FILES(test_the_sum_counts_all_processes);
+	RUN_ON_FILES(test_a_killed_process_is_cleared);
+	RUN_ON_FILES(test_a_killed_process_that_nobody_collects_is_cleared);
+	RUN_ON_FILES(test_a_child_does_not_keep_the_slot_of_its_killed_parent);
+	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
+	RUN_ON_FILES(test_garbage_never_makes_the_sum_small);
+	RUN_ON_FILES(test_an_owner_whose_slot_was_overwritten_takes_another);
+	RUN_ON_FILES(test_a_slot_of_the_dead_is_taken_again);
+	RUN_ON_FILES(test_the_1025th_process_is_refused);
+	RUN_ON_FILES(test_what_is_no_usage_file);
+	RUN_ON_FILES(test_developers_share_a_file_that_the_first_one_makes);
+	return check_end();
+}
