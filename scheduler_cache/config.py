@@ -20,6 +20,15 @@ DEFAULT_PATH = Path("/etc/vgpu/scheduler-cache.toml")
 CARD_POLICIES = tuple(policy.value for policy in CardPolicy)
 LOG_FORMATS = ("text", "json")
 
+_KINDS: tuple[tuple[type, str], ...] = (
+    (Path, "a path"),
+    (tuple, "a list of strings"),
+    (bool, "true or false"),
+    (int, "a whole number"),
+    (float, "a number"),
+    (str, "a string"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -105,9 +114,7 @@ def _value(key: str, value: object, default: object) -> object:
         return float(value)
     elif type(value) is type(default):
         return value
-    kinds = {Path: "a path", tuple: "a list of strings", float: "a number", int: "a whole number"}
-    kinds |= {bool: "true or false", str: "a string"}
-    kind = next(words for type_, words in kinds.items() if isinstance(default, type_))
+    kind = next(words for type_, words in _KINDS if isinstance(default, type_))
     raise ConfigError(f"{key} must be {kind}, not {value!r}")
 
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scheduler_cache.config import Config
+from scheduler_cache.errors import ConfigError
+
+
+def loaded(tmp_path: Path, text: str, flags: dict[str, object] | None = None) -> Config:
+    path = tmp_path / "scheduler-cache.toml"
+    path.write_text(text)
+    return Config.load(path, flags)
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "") == Config()
+
+
+def test_the_file_wins_over_defaults_and_flags_win_over_the_file(tmp_path: Path) -> None:
+    text = 'embedded = true\nstate_dir = "/a"\ncard_policy = "spread"\nstopped_grace_seconds = 3'
+
+    config = loaded(tmp_path, text, {"state_dir": Path("/b")})
+
+    assert config == Config(
+        embedded=True, state_dir=Path("/b"), card_policy="spread", stopped_grace_seconds=3.0
+    )
+
+
+def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
+    config = Config(embedded=True, listen=("unix:/a", "127.0.0.1:1"), drain_seconds=0.5)
+
+    assert loaded(tmp_path, str(config)) == config
+    assert list(tomllib.loads(str(config))) == list(vars(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lisen = []", "unknown key 'lisen'; known are embedded, state_dir"),
+        ("listen = []", "listen is empty"),
+        ("listen = 'unix:/x'", "listen must be a list of strings, not 'unix:/x'"),
+        ("listen = [1]", "listen must be a list of strings"),
+        ("embedded = 1", "embedded must be true or false"),
+        ("state_dir = 7", "state_dir must be a path"),
+        ("watch_queue_length = 1.5", "watch_queue_length must be a whole number"),
+        ("watch_queue_length = true", "watch_queue_length must be a whole number"),
+        ("watch_queue_length = 0", "watch_queue_length must be 1 or more"),
+        ("drain_seconds = 'x'", "drain_seconds must be a number"),
+        ("drain_seconds = -1", "must not be negative"),
+        ("card_policy = 'best'", "card_policy must be one of binpack, spread, exclusive"),
+        ("log_format = 'xml'", "log_format must be one of text, json"),
+        ("embedded = ", "Invalid value"),
+    ],
+)
+def test_a_mistake_is_named_with_the_file(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"scheduler-cache\.toml: .*{words}"):
+        loaded(tmp_path, text)
+
+
+def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere: No such file"):
+        Config.load(tmp_path / "nowhere")
