@@ -99,6 +99,14 @@ struct region *memory_find(CUdeviceptr address)
 	return NULL;
 }
 
+struct region *memory_by_number(uint64_t number)
+{
+	for (struct region *region = regions; region != NULL; region = region->next)
+		if (region->number == number)
+			return region;
+	return NULL;
+}
+
 /* --- small pieces --------------------------------------------------------------------------- */
 
 static int find_gap(const struct slab *slab, unsigned int units)

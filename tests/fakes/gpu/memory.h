@@ -54,6 +54,9 @@ void memory_undescribe(struct region *region);
 /* The region that an address lies in, or NULL. Host addresses included. */
 struct region *memory_find(CUdeviceptr address);
 
+/* The region of that number, or NULL once it is gone. */
+struct region *memory_by_number(uint64_t number);
+
 /* Where the bytes at a device or host address are kept: at most *bytes, cut to the region's end.
  * NULL for a device address where nothing is. */
 char *memory_contents(CUdeviceptr address, uint64_t *bytes);
