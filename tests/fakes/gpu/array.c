@@ -71,7 +71,7 @@ static uint64_t line_padding(uint64_t lines)
 
 	while (block < lines && block < 128)
 		block *= 2;
-	return round_up(lines, block);
+	return round_up(lines == 0 ? 1 : lines, block);
 }
 
 static uint64_t layout_bytes(const struct descriptor_3d *d)
@@ -108,7 +108,7 @@ static CUresult create(const char *function, CUarray *out, const struct descript
 {
 	struct context *context = NULL;
 	CUresult status =
-	    enter_context(function, out != NULL && d != NULL && valid_descriptor(d), &context);
+		enter_context(function, out != NULL && d != NULL && valid_descriptor(d), &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -220,8 +220,7 @@ static CUresult requirements(const char *function, struct requirements *out,
 	return CUDA_SUCCESS;
 }
 
-CUDA_API(cuArrayGetMemoryRequirements,
-	 (struct requirements * out, CUarray array, CUdevice device))
+CUDA_API(cuArrayGetMemoryRequirements, (struct requirements * out, CUarray array, CUdevice device))
 {
 	(void)device;
 	return requirements(__func__, out, array);
@@ -238,9 +237,10 @@ CUDA_API(cuMipmappedArrayCreate,
 	 (CUmipmappedArray * out, const struct descriptor_3d *d, unsigned int levels))
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(
-	    __func__, out != NULL && d != NULL && valid_descriptor(d) && levels > 0 && levels <= 32,
-	    &context);
+	CUresult status = enter_context(__func__,
+					out != NULL && d != NULL && valid_descriptor(d) &&
+						levels > 0 && levels <= 32,
+					&context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

@@ -85,7 +85,8 @@ static void deactivate(struct context *context)
 	pool_forget_context(context);
 	graph_forget_context(context);
 	stream_forget_context(context);
-	state_give(context->card, HOLDING_CONTEXT, card->context_bytes + context->local_memory_bytes);
+	state_give(context->card, HOLDING_CONTEXT,
+		   card->context_bytes + context->local_memory_bytes);
 	state_give(context->card, HOLDING_HIDDEN, card->context_hidden_bytes);
 }
 
@@ -95,8 +96,8 @@ bool context_reserve_local(struct context *context, uint64_t per_thread)
 
 	if (per_thread <= DEFAULT_STACK_BYTES)
 		return true;
-	uint64_t wanted =
-	    (per_thread - DEFAULT_STACK_BYTES) * card->sm_count * (uint64_t)card->threads_per_sm;
+	uint64_t wanted = (per_thread - DEFAULT_STACK_BYTES) * card->sm_count *
+			  (uint64_t)card->threads_per_sm;
 	if (wanted <= context->local_memory_bytes)
 		return true;
 	if (!state_take(context->card, HOLDING_CONTEXT, wanted - context->local_memory_bytes))
@@ -453,11 +454,11 @@ CUDA_API(cuCtxGetApiVersion, (CUcontext asked, unsigned int *out))
 	return status;
 }
 
-CUDA_API(cuCtxGetLimit, (size_t *out, int limit))
+CUDA_API(cuCtxGetLimit, (size_t * out, int limit))
 {
 	struct context *context = NULL;
-	CUresult status =
-	    enter_context(__func__, out != NULL && limit >= 0 && limit < CONTEXT_LIMITS, &context);
+	CUresult status = enter_context(
+		__func__, out != NULL && limit >= 0 && limit < CONTEXT_LIMITS, &context);
 
 	if (status == CUDA_SUCCESS)
 		*out = context->limit[limit];

@@ -17,18 +17,18 @@ struct context {
 	CUdevice ordinal;
 	unsigned int card;
 	bool primary;
-	bool live;               /* holds its cost on the card */
-	unsigned int retained;   /* primary only */
+	bool live;             /* holds its cost on the card */
+	unsigned int retained; /* primary only */
 	unsigned int flags;
 	unsigned int api_version;
 	uint64_t number; /* never the same twice in a process */
 	size_t limit[CONTEXT_LIMITS];
 	uint64_t local_memory_bytes; /* grown beyond what the context came with */
 	struct slab *slabs;
-	struct stream *streams;  /* all of them, the two default ones included */
-	struct stream *legacy;   /* stream 0 and CU_STREAM_LEGACY */
-	uint64_t retired_ns;     /* when the last work of destroyed streams is over */
-	struct context *next;    /* of all ever made; a handle stays readable after destruction */
+	struct stream *streams; /* all of them, the two default ones included */
+	struct stream *legacy;  /* stream 0 and CU_STREAM_LEGACY */
+	uint64_t retired_ns;    /* when the last work of destroyed streams is over */
+	struct context *next;   /* of all ever made; a handle stays readable after destruction */
 };
 
 /* The top of the calling thread's stack, or NULL. It may have been destroyed. */

@@ -103,9 +103,8 @@ STREAM_API(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes
 STREAM_API(cuMemcpyHtoDAsync_v2, _ptsz,
 	   (CUdeviceptr to, const void *from, size_t bytes, CUstream handle), copy_async, to,
 	   host(from), bytes, handle)
-STREAM_API(cuMemcpyDtoHAsync_v2, _ptsz,
-	   (void *to, CUdeviceptr from, size_t bytes, CUstream handle), copy_async, host(to), from,
-	   bytes, handle)
+STREAM_API(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream handle),
+	   copy_async, host(to), from, bytes, handle)
 STREAM_API(cuMemcpyDtoDAsync_v2, _ptsz,
 	   (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle), copy_async, to, from,
 	   bytes, handle)

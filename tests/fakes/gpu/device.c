@@ -35,7 +35,8 @@ const struct fake_card *device_describe(CUdevice ordinal)
 
 /* One word of CUDA_VISIBLE_DEVICES: an index among the cards that exist, or a prefix of a UUID that
  * fits one card only. -1 when it names none. */
-static int find_visible(const char *word, size_t length, const unsigned int *existing, int existing_count)
+static int find_visible(const char *word, size_t length, const unsigned int *existing,
+			int existing_count)
 {
 	const struct fake_state *state = state_map();
 	int found = -1;
@@ -114,7 +115,7 @@ CUDA_API(cuDeviceGetCount, (int *out))
 	return status;
 }
 
-CUDA_API(cuDeviceGet, (CUdevice *out, int ordinal))
+CUDA_API(cuDeviceGet, (CUdevice * out, int ordinal))
 {
 	CUresult status = enter_device(__func__, out != NULL, ordinal);
 
@@ -158,7 +159,7 @@ static uint64_t total_bytes(CUdevice device)
 	return card->memory_bytes - card->reserved_bytes;
 }
 
-CUDA_API(cuDeviceTotalMem_v2, (size_t *out, CUdevice device))
+CUDA_API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device))
 {
 	CUresult status = enter_device(__func__, out != NULL, device);
 
@@ -172,7 +173,8 @@ CUDA_API(cuDeviceTotalMem, (unsigned int *out, CUdevice device))
 	CUresult status = enter_device(__func__, out != NULL, device);
 
 	if (status == CUDA_SUCCESS)
-		*out = total_bytes(device) > UINT32_MAX ? UINT32_MAX : (unsigned int)total_bytes(device);
+		*out = total_bytes(device) > UINT32_MAX ? UINT32_MAX
+							: (unsigned int)total_bytes(device);
 	return status;
 }
 
@@ -181,38 +183,38 @@ static const struct {
 	int attribute;
 	int value;
 } attributes[] = {
-    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
-    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
-    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
-    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
-    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 0x7fffffff},
-    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
-    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
-    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
-    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
-    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
-    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
-    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
-    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
-    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
-    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
-    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 2619000},
-    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120},
-    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 52428800},
-    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
-    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
-    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
-    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
-    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
-    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
-    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
-    {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 1},
+	{CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+	{CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+	{CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+	{CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+	{CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 0x7fffffff},
+	{CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+	{CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+	{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+	{CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+	{CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+	{CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+	{CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+	{CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+	{CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+	{CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+	{CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 2619000},
+	{CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120},
+	{CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 52428800},
+	{CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
+	{CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+	{CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+	{CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+	{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+	{CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+	{CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+	{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+	{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 1},
 };
 
 static int attribute_of(const struct fake_card *card, int attribute)
@@ -291,7 +293,8 @@ CUDA_API(cuDeviceGetByPCIBusId, (CUdevice * out, const char *bus_id))
 	}
 	for (CUdevice ordinal = 0; ordinal < count; ordinal++) {
 		const struct fake_card *card = device_describe(ordinal);
-		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == device) {
+		if (card->pci_domain == domain && card->pci_bus == bus &&
+		    card->pci_device == device) {
 			*out = ordinal;
 			return CUDA_SUCCESS;
 		}
@@ -320,16 +323,16 @@ CUDA_API(cuDeviceGetProperties, (struct device_properties * out, CUdevice device
 	if (status != CUDA_SUCCESS)
 		return status;
 	*out = (struct device_properties){
-	    .max_threads_per_block = 1024,
-	    .max_threads_dim = {1024, 1024, 64},
-	    .max_grid_size = {0x7fffffff, 65535, 65535},
-	    .shared_mem_per_block = 49152,
-	    .total_constant_memory = 65536,
-	    .simd_width = 32,
-	    .mem_pitch = 0x7fffffff,
-	    .regs_per_block = 65536,
-	    .clock_rate = 1980000,
-	    .texture_align = 512,
+		.max_threads_per_block = 1024,
+		.max_threads_dim = {1024, 1024, 64},
+		.max_grid_size = {0x7fffffff, 65535, 65535},
+		.shared_mem_per_block = 49152,
+		.total_constant_memory = 65536,
+		.simd_width = 32,
+		.mem_pitch = 0x7fffffff,
+		.regs_per_block = 65536,
+		.clock_rate = 1980000,
+		.texture_align = 512,
 	};
 	return CUDA_SUCCESS;
 }

@@ -42,7 +42,7 @@ struct result {
 
 static const struct result results[] = {
 #define ENTRY(code, text) {code, #code, text},
-    RESULTS(ENTRY)
+	RESULTS(ENTRY)
 #undef ENTRY
 };
 

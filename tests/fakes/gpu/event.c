@@ -146,8 +146,8 @@ static CUresult elapsed(const char *function, float *out, CUevent start, CUevent
 	uint64_t now = clock_now_ns();
 	if (start->time_ns > now || end->time_ns > now)
 		return CUDA_ERROR_NOT_READY;
-	int64_t ticks = (int64_t)(end->time_ns / RESOLUTION_NS) -
-			(int64_t)(start->time_ns / RESOLUTION_NS);
+	int64_t ticks =
+		(int64_t)(end->time_ns / RESOLUTION_NS) - (int64_t)(start->time_ns / RESOLUTION_NS);
 	*out = (float)((double)(ticks * RESOLUTION_NS) / 1e6);
 	return CUDA_SUCCESS;
 }

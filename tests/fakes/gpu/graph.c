@@ -105,8 +105,7 @@ static struct node *add_allocation(struct graph *graph, uint64_t bytes)
 	if (address == 0)
 		return NULL;
 	struct node *node = add_node(graph, GRAPH_NODE_MEM_ALLOC, 0);
-	if (node == NULL ||
-	    memory_describe(REGION_GRAPH, address, bytes, graph->ordinal) == NULL) {
+	if (node == NULL || memory_describe(REGION_GRAPH, address, bytes, graph->ordinal) == NULL) {
 		address_release(address, bytes);
 		return NULL;
 	}
@@ -121,7 +120,7 @@ static void drop_graph(struct graph *graph)
 		struct node *node = graph->first;
 		graph->first = node->next;
 		struct region *region =
-		    node->type == GRAPH_NODE_MEM_ALLOC ? memory_find(node->address) : NULL;
+			node->type == GRAPH_NODE_MEM_ALLOC ? memory_find(node->address) : NULL;
 		if (region != NULL && region->kind == REGION_GRAPH)
 			memory_release(region);
 		free(node);
@@ -353,7 +352,7 @@ CUDA_API(cuThreadExchangeStreamCaptureMode, (int *mode))
 
 /* --- making graphs by hand ------------------------------------------------------------------ */
 
-CUDA_API(cuGraphCreate, (struct graph **out, unsigned int flags))
+CUDA_API(cuGraphCreate, (struct graph * *out, unsigned int flags))
 {
 	const struct context *context = context_current();
 	CUresult status = enter(__func__, out != NULL && flags == 0);
@@ -490,7 +489,7 @@ static CUresult add_allocation_node(const char *function, struct node **out, str
 				    struct allocation_parameters *parameters)
 {
 	CUresult status = enter(function, out != NULL && graph_valid(graph) && parameters != NULL &&
-					      parameters->bytes != 0);
+						  parameters->bytes != 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -567,7 +566,7 @@ CUDA_API(cuGraphAddNode, (DEPENDENCIES, struct node_parameters *parameters))
 	return add_any(__func__, out, graph, parameters);
 }
 
-CUDA_API(cuGraphAddNode_v2, (struct node **out, struct graph *graph, const void *dependencies,
+CUDA_API(cuGraphAddNode_v2, (struct node * *out, struct graph *graph, const void *dependencies,
 			     const void *edges, size_t count, struct node_parameters *parameters))
 {
 	(void)dependencies;
@@ -649,20 +648,20 @@ static CUresult instantiate_old(const char *function, struct exec **out, const s
 	return instantiate(function, out, graph);
 }
 
-CUDA_API(cuGraphInstantiate, (struct exec **out, struct graph *graph, struct node **failed,
-			      char *log, size_t length))
+CUDA_API(cuGraphInstantiate,
+	 (struct exec * *out, struct graph *graph, struct node **failed, char *log, size_t length))
 {
 	return instantiate_old(__func__, out, graph, failed, log, length);
 }
 
-CUDA_API(cuGraphInstantiate_v2, (struct exec **out, struct graph *graph, struct node **failed,
-				 char *log, size_t length))
+CUDA_API(cuGraphInstantiate_v2,
+	 (struct exec * *out, struct graph *graph, struct node **failed, char *log, size_t length))
 {
 	return instantiate_old(__func__, out, graph, failed, log, length);
 }
 
 CUDA_API(cuGraphInstantiateWithFlags,
-	 (struct exec **out, struct graph *graph, unsigned long long flags))
+	 (struct exec * *out, struct graph *graph, unsigned long long flags))
 {
 	(void)flags;
 	return instantiate(__func__, out, graph);
@@ -688,7 +687,7 @@ static CUresult instantiate_with(const char *function, bool per_thread, struct e
 }
 
 STREAM_API(cuGraphInstantiateWithParams, _ptsz,
-	   (struct exec **out, struct graph *graph, struct instantiate_parameters *parameters),
+	   (struct exec * *out, struct graph *graph, struct instantiate_parameters *parameters),
 	   instantiate_with, out, graph, parameters)
 
 static bool exec_valid(const struct exec *exec)
@@ -847,8 +846,9 @@ CUDA_API(cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, uint64_t
 /* Only a high-water mark can be set, and only to 0. */
 CUDA_API(cuDeviceSetGraphMemAttribute, (CUdevice device, int attribute, const uint64_t *value))
 {
-	CUresult status = enter(__func__, value != NULL && *value == 0 &&
-					      (attribute == USED_HIGH || attribute == RESERVED_HIGH));
+	CUresult status =
+		enter(__func__, value != NULL && *value == 0 &&
+					(attribute == USED_HIGH || attribute == RESERVED_HIGH));
 	if (status == CUDA_SUCCESS && !device_valid(device))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (status != CUDA_SUCCESS)

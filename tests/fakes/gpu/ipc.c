@@ -40,7 +40,7 @@ static CUresult open_handle(const char *function, CUdeviceptr *out, struct ipc_h
 {
 	struct context *context = NULL;
 	CUresult status =
-	    enter_context(function, out != NULL && flags <= 1 && handle.bytes != 0, &context);
+		enter_context(function, out != NULL && flags <= 1 && handle.bytes != 0, &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -50,7 +50,8 @@ static CUresult open_handle(const char *function, CUdeviceptr *out, struct ipc_h
 		return CUDA_ERROR_INVALID_CONTEXT;
 	CUdeviceptr base = address_reserve(handle.bytes);
 	struct region *region =
-	    base != 0 ? memory_describe(REGION_IMPORT, base, handle.bytes, context->ordinal) : NULL;
+		base != 0 ? memory_describe(REGION_IMPORT, base, handle.bytes, context->ordinal)
+			  : NULL;
 	if (region == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	region->context = context;

@@ -34,7 +34,8 @@ static CUresult launch(const char *function, bool per_thread, CUfunction kernel,
 	uint64_t duration_ns = function_duration_ns(kernel, parameters);
 	if (stream->capture != NULL)
 		return graph_capture_kernel(stream, duration_ns, kernel->local_bytes);
-	/* The card keeps room for every thread it can run at once, from the first such launch on. */
+	/* The card keeps room for every thread it can run at once, from the first such launch on.
+	 */
 	if (!context_reserve_local(stream->context, kernel->local_bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(void)stream_submit(stream, duration_ns, true);
@@ -52,11 +53,10 @@ static CUresult launch_kernel(const char *function, bool per_thread, CUfunction 
 
 #define KERNEL_PARAMETERS                                                                          \
 	CUfunction kernel, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,     \
-	    unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream handle,          \
-	    void **parameters
+		unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream handle,      \
+		void **parameters
 
-static CUresult launch_plain(const char *function, bool per_thread, KERNEL_PARAMETERS,
-			     void **extra)
+static CUresult launch_plain(const char *function, bool per_thread, KERNEL_PARAMETERS, void **extra)
 {
 	(void)shared_bytes;
 	(void)extra;

@@ -3,8 +3,8 @@
  * The generated map of names, versions and stream variants to functions. Apart from lookup.c, since
  * every function is declared here without its arguments.
  */
-#include "lookup.h"
 #include "driver.h"
+#include "lookup.h"
 
 #include <string.h>
 

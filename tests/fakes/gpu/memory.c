@@ -212,7 +212,7 @@ static struct region *allocate_large(struct context *context, uint64_t bytes)
 		return NULL;
 	CUdeviceptr base = address_reserve(taken);
 	struct region *region =
-	    base != 0 ? memory_describe(REGION_LINEAR, base, bytes, context->ordinal) : NULL;
+		base != 0 ? memory_describe(REGION_LINEAR, base, bytes, context->ordinal) : NULL;
 	if (region == NULL) {
 		if (base != 0)
 			address_release(base, taken);
@@ -403,7 +403,7 @@ CUDA_API(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned int flags
 {
 	struct context *context = NULL;
 	CUresult status = enter_context(
-	    __func__, out != NULL && bytes != 0 && (flags == 1 || flags == 2), &context);
+		__func__, out != NULL && bytes != 0 && (flags == 1 || flags == 2), &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	/* The machine's own memory; it moves to the card when it is prefetched. */
@@ -413,7 +413,7 @@ CUDA_API(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned int flags
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	DRIVER_LOCKED();
 	struct region *region =
-	    add_region(REGION_MANAGED, (CUdeviceptr)(uintptr_t)memory, bytes, context->ordinal);
+		add_region(REGION_MANAGED, (CUdeviceptr)(uintptr_t)memory, bytes, context->ordinal);
 	if (region == NULL) {
 		(void)munmap(memory, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -438,12 +438,11 @@ static CUresult get_info(const char *function, uint64_t *free_bytes, uint64_t *t
 	return CUDA_SUCCESS;
 }
 
-CUDA_API(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total))
+CUDA_API(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total))
 {
 	uint64_t free_now = 0;
 	uint64_t all = 0;
-	CUresult status =
-	    get_info(__func__, &free_now, &all, free_bytes != NULL && total != NULL);
+	CUresult status = get_info(__func__, &free_now, &all, free_bytes != NULL && total != NULL);
 
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -456,8 +455,7 @@ CUDA_API(cuMemGetInfo, (unsigned int *free_bytes, unsigned int *total))
 {
 	uint64_t free_now = 0;
 	uint64_t all = 0;
-	CUresult status =
-	    get_info(__func__, &free_now, &all, free_bytes != NULL && total != NULL);
+	CUresult status = get_info(__func__, &free_now, &all, free_bytes != NULL && total != NULL);
 
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -547,10 +545,10 @@ CUDA_API(cuPointerGetAttribute, (void *out, int attribute, CUdeviceptr address))
 static bool attribute_is_wide(int attribute)
 {
 	static const int wide[] = {
-	    CU_POINTER_ATTRIBUTE_CONTEXT,	   CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-	    CU_POINTER_ATTRIBUTE_HOST_POINTER,	   CU_POINTER_ATTRIBUTE_BUFFER_ID,
-	    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-	    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+		CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+		CU_POINTER_ATTRIBUTE_HOST_POINTER,     CU_POINTER_ATTRIBUTE_BUFFER_ID,
+		CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+		CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(wide); i++)
@@ -589,7 +587,7 @@ static CUresult allocate_host(const char *function, void **out, size_t bytes, un
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	DRIVER_LOCKED();
 	struct region *region =
-	    add_region(REGION_HOST, (CUdeviceptr)(uintptr_t)memory, bytes, context->ordinal);
+		add_region(REGION_HOST, (CUdeviceptr)(uintptr_t)memory, bytes, context->ordinal);
 	if (region == NULL) {
 		(void)munmap(memory, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;

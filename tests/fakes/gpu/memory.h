@@ -8,15 +8,15 @@
 #include "driver.h"
 
 enum region_kind {
-	REGION_LINEAR,  /* cuMemAlloc, cuMemAllocPitch */
-	REGION_SMALL,   /* the same up to 1 MiB: a piece of a slab */
-	REGION_MANAGED, /* cuMemAllocManaged; lives at an address of the machine */
-	REGION_POOL,    /* cuMemAllocAsync */
-	REGION_GRAPH,   /* of a graph's allocation node */
-	REGION_VIRTUAL, /* mapped by cuMemMap */
-	REGION_GLOBAL,  /* a module's variable */
-	REGION_IMPORT,  /* another process's memory */
-	REGION_HOST,    /* cuMemAllocHost, cuMemHostAlloc; lives at an address of the machine */
+	REGION_LINEAR,     /* cuMemAlloc, cuMemAllocPitch */
+	REGION_SMALL,      /* the same up to 1 MiB: a piece of a slab */
+	REGION_MANAGED,    /* cuMemAllocManaged; lives at an address of the machine */
+	REGION_POOL,       /* cuMemAllocAsync */
+	REGION_GRAPH,      /* of a graph's allocation node */
+	REGION_VIRTUAL,    /* mapped by cuMemMap */
+	REGION_GLOBAL,     /* a module's variable */
+	REGION_IMPORT,     /* another process's memory */
+	REGION_HOST,       /* cuMemAllocHost, cuMemHostAlloc; lives at an address of the machine */
 	REGION_REGISTERED, /* the application's own, cuMemHostRegister */
 };
 

@@ -209,8 +209,8 @@ CUDA_API(cuModuleLoadData, (CUmodule * out, const void *image))
 	return load_data(__func__, out, image);
 }
 
-CUDA_API(cuModuleLoadDataEx, (CUmodule * out, const void *image, unsigned int count,
-			      const int *options, void **values))
+CUDA_API(cuModuleLoadDataEx,
+	 (CUmodule * out, const void *image, unsigned int count, const int *options, void **values))
 {
 	(void)count;
 	(void)options;

@@ -2,7 +2,8 @@
  *
  * Modules and kernels. What a kernel does is in its name: busy_200us, busy_5ms, busy_20us_local8000
  * (bytes of local memory a thread); busy_param runs for the nanoseconds in its first argument, a
- * 64-bit number. Any other name is a kernel of 1 µs. A name that begins with "missing" is not found.
+ * 64-bit number. Any other name is a kernel of 1 µs. A name that begins with "missing" is not
+ * found.
  *
  * An image is taken as it comes, whatever its format. One that begins with the line "fakegpu" may
  * hold lines "global NAME BYTES": variables of the module, which take device memory.

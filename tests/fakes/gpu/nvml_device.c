@@ -318,7 +318,7 @@ NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, i
 {
 	unsigned int card = 0;
 	nvmlReturn_t status =
-	    nvml_enter_device(__func__, major != NULL && minor != NULL, device, &card);
+		nvml_enter_device(__func__, major != NULL && minor != NULL, device, &card);
 
 	if (status != NVML_SUCCESS)
 		return status;
@@ -331,7 +331,7 @@ NVML_API(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned int *current, unsi
 {
 	unsigned int card = 0;
 	nvmlReturn_t status =
-	    nvml_enter_device(__func__, current != NULL && pending != NULL, device, &card);
+		nvml_enter_device(__func__, current != NULL && pending != NULL, device, &card);
 
 	if (status != NVML_SUCCESS)
 		return status;

@@ -65,7 +65,7 @@ NVML_API(nvmlDeviceRegisterEvents,
 			continue;
 		events->types[i] |= types;
 		events->seen[i] =
-		    __atomic_load_n(&state_map()->card[card].xid_count, __ATOMIC_ACQUIRE);
+			__atomic_load_n(&state_map()->card[card].xid_count, __ATOMIC_ACQUIRE);
 	}
 	return NVML_SUCCESS;
 }

@@ -43,8 +43,8 @@ NVML_API(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, struct memory_v2 *out
 	out->total = state_map()->card[card].memory_bytes;
 	out->reserved = state_map()->card[card].reserved_bytes;
 	out->used = state_used_bytes(card) - out->reserved;
-	out->free = out->used + out->reserved < out->total ? out->total - out->reserved - out->used
-							   : 0;
+	out->free =
+		out->used + out->reserved < out->total ? out->total - out->reserved - out->used : 0;
 	return NVML_SUCCESS;
 }
 

@@ -43,7 +43,7 @@ static unsigned int list_processes(unsigned int card, struct listed *listed)
 		const struct fake_process *process = &state->process[i];
 		uint64_t word = __atomic_load_n(&process->state, __ATOMIC_ACQUIRE);
 		uint64_t bytes =
-		    __atomic_load_n(&process->held[card].context_bytes, __ATOMIC_RELAXED);
+			__atomic_load_n(&process->held[card].context_bytes, __ATOMIC_RELAXED);
 		int pid = 0;
 		if ((word & 3) != FAKE_SLOT_LIVE || bytes == 0)
 			continue;
@@ -51,7 +51,7 @@ static unsigned int list_processes(unsigned int card, struct listed *listed)
 		if (!observer_alive(&observer, i, &pid) || pid <= 0)
 			continue;
 		listed[count++] =
-		    (struct listed){.pid = (unsigned int)pid, .slot = i, .bytes = bytes};
+			(struct listed){.pid = (unsigned int)pid, .slot = i, .bytes = bytes};
 	}
 	observer_close(&observer);
 	return count;
@@ -83,8 +83,7 @@ static nvmlReturn_t running_v1(const char *function, nvmlDevice_t device, unsign
 	if (status != NVML_SUCCESS)
 		return status;
 	for (unsigned int i = 0; i < found; i++)
-		out[i] =
-		    (struct process_v1){.pid = listed[i].pid, .used_bytes = listed[i].bytes};
+		out[i] = (struct process_v1){.pid = listed[i].pid, .used_bytes = listed[i].bytes};
 	return NVML_SUCCESS;
 }
 
@@ -226,9 +225,8 @@ struct process_sample {
 	unsigned int decoder;
 };
 
-NVML_API(nvmlDeviceGetProcessUtilization,
-	 (nvmlDevice_t device, struct process_sample *out, unsigned int *count,
-	  unsigned long long after_us))
+NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, struct process_sample *out,
+					   unsigned int *count, unsigned long long after_us))
 {
 	struct listed listed[FAKE_MAX_PROCESSES];
 	unsigned int card = 0;
@@ -250,7 +248,7 @@ NVML_API(nvmlDeviceGetProcessUtilization,
 		if (busy == 0)
 			continue;
 		out[written++] = (struct process_sample){
-		    .pid = listed[i].pid, .time_us = time_us, .sm = busy};
+			.pid = listed[i].pid, .time_us = time_us, .sm = busy};
 	}
 	*count = written;
 	return written > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;

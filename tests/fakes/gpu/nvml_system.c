@@ -145,18 +145,18 @@ static const struct {
 	nvmlReturn_t code;
 	const char *text;
 } errors[] = {
-    {NVML_SUCCESS, "Success"},
-    {NVML_ERROR_UNINITIALIZED, "Uninitialized"},
-    {NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
-    {NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
-    {NVML_ERROR_NO_PERMISSION, "Insufficient Permissions"},
-    {NVML_ERROR_NOT_FOUND, "Not Found"},
-    {NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
-    {NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"},
-    {NVML_ERROR_TIMEOUT, "Timeout"},
-    {NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
-    {NVML_ERROR_MEMORY, "Insufficient Memory"},
-    {NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"},
+	{NVML_SUCCESS, "Success"},
+	{NVML_ERROR_UNINITIALIZED, "Uninitialized"},
+	{NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
+	{NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
+	{NVML_ERROR_NO_PERMISSION, "Insufficient Permissions"},
+	{NVML_ERROR_NOT_FOUND, "Not Found"},
+	{NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
+	{NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"},
+	{NVML_ERROR_TIMEOUT, "Timeout"},
+	{NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
+	{NVML_ERROR_MEMORY, "Insufficient Memory"},
+	{NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"},
 };
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(int code);

@@ -160,7 +160,7 @@ static CUresult allocate_from(struct context *context, struct pool *pool, uint64
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr base = address_reserve(bytes);
 	struct region *region =
-	    base != 0 ? memory_describe(REGION_POOL, base, bytes, pool->ordinal) : NULL;
+		base != 0 ? memory_describe(REGION_POOL, base, bytes, pool->ordinal) : NULL;
 	if (region == NULL) {
 		if (base != 0)
 			address_release(base, bytes);
@@ -299,7 +299,7 @@ CUDA_API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes))
 CUDA_API(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *out))
 {
 	CUresult status = enter(__func__, valid(pool) && out != NULL && attribute >= REUSE_FIRST &&
-					      attribute <= USED_HIGH);
+						  attribute <= USED_HIGH);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

@@ -22,6 +22,11 @@ LIBRARY_DIRECTORY = _SOURCE.parents[2] / "build" / "fake"
 _FLOCK = struct.Struct("hhqqi4x")
 
 
+def _text(characters: cffi.FFI.CData) -> str:
+    value = _ffi.string(characters)
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def _layout() -> cffi.FFI:
     text = (_SOURCE / "state.h").read_text()
     ffi = cffi.FFI()
@@ -61,7 +66,8 @@ class SimulatedGpu:
         self.description = Description.load(directory / "gpu.json")
         self._fd = os.open(directory / "state", os.O_RDWR | os.O_CLOEXEC)
         self._map = mmap.mmap(self._fd, _ffi.sizeof("struct fake_state"))
-        self._state: Any = _ffi.cast("struct fake_state *", _ffi.from_buffer(self._map))
+        # The file itself, as state.h lays it out: for tests of the simulation.
+        self.state: Any = _ffi.cast("struct fake_state *", _ffi.from_buffer(self._map))
 
     @classmethod
     def create(
@@ -107,7 +113,7 @@ class SimulatedGpu:
         return gpu
 
     def _write(self, description: Description) -> None:
-        state = self._state
+        state = self.state
         state.size = _ffi.sizeof("struct fake_state")
         state.version = _constants.FAKE_STATE_VERSION
         state.card_count = len(description.cards)
@@ -142,7 +148,7 @@ class SimulatedGpu:
 
     def close(self) -> None:
         """Unmap the file. The cards stay."""
-        self._state = None
+        self.state = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -166,18 +172,18 @@ class SimulatedGpu:
     def processes(self) -> list[GpuProcess]:
         """The living processes that have called cuInit."""
         found = []
-        for slot in range(self._state.processes_high):
-            process = self._state.process[slot]
+        for slot in range(self.state.processes_high):
+            process = self.state.process[slot]
             if process.state & 3 != _constants.FAKE_SLOT_LIVE:
                 continue
             pid = self._owner(slot)
             if pid is None:
                 continue
-            held = {card: process.held[card] for card in range(self._state.card_count)}
+            held = {card: process.held[card] for card in range(self.state.card_count)}
             found.append(
                 GpuProcess(
                     pid=pid,
-                    name=_ffi.string(process.name).decode(errors="replace"),
+                    name=_text(process.name),
                     memory_bytes={c: h.context_bytes + h.memory_bytes for c, h in held.items()},
                     hidden_bytes={c: h.hidden_bytes for c, h in held.items()},
                     busy_ns={c: h.busy_ns for c, h in held.items()},
@@ -188,7 +194,7 @@ class SimulatedGpu:
 
     def used_bytes(self, card: int = 0) -> int:
         """What the living hold on a card, without the driver's own reserve."""
-        return int(self._state.card[card].foreign_bytes) + sum(
+        return int(self.state.card[card].foreign_bytes) + sum(
             process.memory_bytes[card] + process.hidden_bytes[card] for process in self.processes()
         )
 
@@ -196,20 +202,20 @@ class SimulatedGpu:
 
     def set_lost(self, card: int = 0, lost: bool = True) -> None:
         """Let a card fall off the bus, or put it back."""
-        self._state.card[card].lost = lost
+        self.state.card[card].lost = lost
 
     def raise_xid(self, xid: int, card: int = 0) -> None:
         """Report a critical error to whoever waits for NVML events of the card."""
-        self._state.card[card].xid = xid
-        self._state.card[card].xid_count += 1
+        self.state.card[card].xid = xid
+        self.state.card[card].xid_count += 1
 
     def set_utilisation(self, percent: int | None, card: int = 0) -> None:
         """Let NVML report this utilisation; None: what is measured."""
-        self._state.card[card].utilisation_override = 0 if percent is None else percent + 1
+        self.state.card[card].utilisation_override = 0 if percent is None else percent + 1
 
     def set_foreign_bytes(self, used_bytes: int, card: int = 0) -> None:
         """Memory that something outside the simulation holds."""
-        self._state.card[card].foreign_bytes = used_bytes
+        self.state.card[card].foreign_bytes = used_bytes
 
     def inject(
         self,
@@ -226,10 +232,10 @@ class SimulatedGpu:
         The first `skip` calls, of all processes together, and those after `times` more go on as
         ever. Code 0 only delays. `pid` (in the process's own namespace) picks one process.
         """
-        high = int(self._state.faults_high)
+        high = int(self.state.faults_high)
         if high == _constants.FAKE_MAX_FAULTS:
             raise OSError(errno.ENOSPC, "no room for another fault; clear_faults() first")
-        fault = self._state.fault[high]
+        fault = self.state.fault[high]
         fault.name = function.encode()
         fault.code = code
         fault.pid = pid
@@ -237,18 +243,18 @@ class SimulatedGpu:
         fault.skip = skip
         fault.times = times
         fault.calls = 0
-        self._state.faults_high = high + 1
+        self.state.faults_high = high + 1
 
     def clear_faults(self) -> None:
         """Take back everything that was injected."""
-        self._state.faults_high = 0
-        for fault in self._state.fault:
+        self.state.faults_high = 0
+        for fault in self.state.fault:
             fault.name = b""
 
     def calls(self, function: str) -> int:
         """How often a function with an injected fault has been called since."""
         return sum(
-            int(self._state.fault[i].calls)
-            for i in range(self._state.faults_high)
-            if _ffi.string(self._state.fault[i].name).decode() == function
+            int(self.state.fault[i].calls)
+            for i in range(self.state.faults_high)
+            if _text(self.state.fault[i].name) == function
         )

@@ -98,7 +98,7 @@ struct keeper {
 static struct flock slot_lock(unsigned int slot)
 {
 	return (struct flock){
-	    .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
 }
 
 static bool try_slot(int fd, unsigned int slot)

@@ -32,12 +32,12 @@ struct fake_card {
 	char model[64];
 	char serial[32];
 	uint8_t uuid_bytes[16];
-	uint64_t memory_bytes;          /* as NVML's total; CUDA sees less by reserved_bytes */
-	uint64_t reserved_bytes;        /* taken by the driver, always */
-	uint64_t context_bytes;         /* cost of a context, listed with its process */
-	uint64_t context_hidden_bytes;  /* the same, listed with no process */
-	uint64_t process_hidden_bytes;  /* cost of cuInit, listed with no process */
-	uint64_t stream_bytes;          /* cost of a created stream, listed with its process */
+	uint64_t memory_bytes;         /* as NVML's total; CUDA sees less by reserved_bytes */
+	uint64_t reserved_bytes;       /* taken by the driver, always */
+	uint64_t context_bytes;        /* cost of a context, listed with its process */
+	uint64_t context_hidden_bytes; /* the same, listed with no process */
+	uint64_t process_hidden_bytes; /* cost of cuInit, listed with no process */
+	uint64_t stream_bytes;         /* cost of a created stream, listed with its process */
 	uint32_t minor;
 	uint32_t pci_domain;
 	uint32_t pci_bus;
@@ -49,18 +49,19 @@ struct fake_card {
 	uint32_t mig_mode;
 	uint32_t persistence_mode;
 	/* what a test may change at any time */
-	uint32_t lost;                  /* 1: the card has fallen off the bus */
-	uint32_t utilisation_override;  /* percent + 1; 0 = as measured */
-	uint64_t foreign_bytes;         /* taken by nobody in particular */
-	uint64_t xid;                   /* code of the last critical error */
-	uint64_t xid_count;             /* grows with every such error */
+	uint32_t lost;                 /* 1: the card has fallen off the bus */
+	uint32_t utilisation_override; /* percent + 1; 0 = as measured */
+	uint64_t foreign_bytes;        /* taken by nobody in particular */
+	uint64_t xid;                  /* code of the last critical error */
+	uint64_t xid_count;            /* grows with every such error */
 };
 
 /* What one process holds on one card. Only its owner writes it. */
 struct fake_held {
 	uint64_t context_bytes;
 	uint64_t memory_bytes;
-	uint64_t hidden_bytes; /* real, but listed with no process: managed memory, driver overhead */
+	uint64_t hidden_bytes; /* real, but listed with no process: managed memory, driver overhead
+				*/
 	uint64_t busy_ns;
 	uint64_t launches;
 	uint64_t pad[3];
@@ -145,7 +146,8 @@ enum holding { HOLDING_CONTEXT, HOLDING_MEMORY, HOLDING_HIDDEN };
 bool state_take(unsigned int card, enum holding what, uint64_t bytes);
 void state_give(unsigned int card, enum holding what, uint64_t bytes);
 
-/* Whether this process may see a card (device node and its cgroup rule, when check_nodes is set). */
+/* Whether this process may see a card (device node and its cgroup rule, when check_nodes is set).
+ */
 bool state_card_visible(unsigned int card);
 
 /* The code of an injected fault for this call, or 0; sleeps first when the fault says so. */

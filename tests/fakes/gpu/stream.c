@@ -347,7 +347,7 @@ static CUresult context_synchronize(const char *function, struct context *asked)
 {
 	struct context *context = asked;
 	CUresult status =
-	    asked != NULL ? enter(function, true) : enter_context(function, true, &context);
+		asked != NULL ? enter(function, true) : enter_context(function, true, &context);
 	uint64_t end_ns = 0;
 
 	if (status == CUDA_SUCCESS)

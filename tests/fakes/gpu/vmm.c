@@ -78,8 +78,8 @@ static struct physical *physical_of(CUmemGenericAllocationHandle handle)
 	struct physical *physical = (struct physical *)(uintptr_t)handle;
 
 	return physical != NULL && physical->magic == PHYSICAL_MAGIC && physical->handles > 0
-		   ? physical
-		   : NULL;
+		       ? physical
+		       : NULL;
 }
 
 static void drop_if_unused(struct physical *physical)
@@ -91,7 +91,8 @@ static void drop_if_unused(struct physical *physical)
 			   physical->taken_bytes);
 	if (physical->contents != NULL)
 		(void)munmap(physical->contents, physical->bytes);
-	/* A stale handle may be looked at: only its memory goes, not the few bytes of the record. */
+	/* A stale handle may be looked at: only its memory goes, not the few bytes of the record.
+	 */
 	physical->magic = 0;
 }
 
@@ -119,15 +120,14 @@ CUDA_API(cuMemCreate, (CUmemGenericAllocationHandle * out, size_t bytes,
 		       const struct properties *properties, unsigned long long flags))
 {
 	CUresult status = enter(__func__, out != NULL && properties != NULL && flags == 0 &&
-					      bytes != 0 && bytes % GRANULE_BYTES == 0);
+						  bytes != 0 && bytes % GRANULE_BYTES == 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	bool on_device = properties->location.type == LOCATION_DEVICE;
 	if (on_device && !device_valid(properties->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	DRIVER_LOCKED();
-	if (on_device &&
-	    !state_take(device_card(properties->location.id), HOLDING_MEMORY, bytes))
+	if (on_device && !state_take(device_card(properties->location.id), HOLDING_MEMORY, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct physical *physical = make_physical(properties, bytes);
 	if (physical == NULL) {
@@ -155,7 +155,7 @@ CUDA_API(cuMemRelease, (CUmemGenericAllocationHandle handle))
 }
 
 CUDA_API(cuMemGetAllocationGranularity,
-	 (size_t *out, const struct properties *properties, int option))
+	 (size_t * out, const struct properties *properties, int option))
 {
 	(void)option;
 	CUresult status = enter(__func__, out != NULL && properties != NULL);
@@ -180,13 +180,13 @@ CUDA_API(cuMemGetAllocationPropertiesFromHandle,
 
 /* --- addresses ------------------------------------------------------------------------------ */
 
-CUDA_API(cuMemAddressReserve, (CUdeviceptr * out, size_t bytes, size_t alignment,
-			       CUdeviceptr hint, unsigned long long flags))
+CUDA_API(cuMemAddressReserve, (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr hint,
+			       unsigned long long flags))
 {
 	(void)alignment; /* granules are aligned enough for what a program may ask */
 	(void)hint;
 	CUresult status = enter(__func__, out != NULL && flags == 0 && bytes != 0 &&
-					      bytes % GRANULE_BYTES == 0);
+						  bytes % GRANULE_BYTES == 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -196,8 +196,7 @@ CUDA_API(cuMemAddressReserve, (CUdeviceptr * out, size_t bytes, size_t alignment
 		free(reservation);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*reservation =
-	    (struct reservation){.base = base, .bytes = bytes, .next = reservations};
+	*reservation = (struct reservation){.base = base, .bytes = bytes, .next = reservations};
 	reservations = reservation;
 	*out = base;
 	return CUDA_SUCCESS;
@@ -243,8 +242,8 @@ CUDA_API(cuMemMap, (CUdeviceptr base, size_t bytes, size_t offset,
 		    CUmemGenericAllocationHandle handle, unsigned long long flags))
 {
 	CUresult status =
-	    enter(__func__, bytes != 0 && bytes % GRANULE_BYTES == 0 && flags == 0 &&
-				base % GRANULE_BYTES == 0 && offset % GRANULE_BYTES == 0);
+		enter(__func__, bytes != 0 && bytes % GRANULE_BYTES == 0 && flags == 0 &&
+					base % GRANULE_BYTES == 0 && offset % GRANULE_BYTES == 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -256,11 +255,10 @@ CUDA_API(cuMemMap, (CUdeviceptr base, size_t bytes, size_t offset,
 		return CUDA_ERROR_ALREADY_MAPPED;
 	bool on_device = physical->properties.location.type == LOCATION_DEVICE;
 	struct mapping *mapping = calloc(1, sizeof(*mapping));
-	struct region *region = mapping == NULL
-				    ? NULL
-				    : memory_describe(REGION_VIRTUAL, base, bytes,
-						      on_device ? physical->properties.location.id
-								: 0);
+	struct region *region =
+		mapping == NULL ? NULL
+				: memory_describe(REGION_VIRTUAL, base, bytes,
+						  on_device ? physical->properties.location.id : 0);
 	if (region == NULL) {
 		free(mapping);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -408,7 +406,7 @@ CUDA_API(cuMemImportFromShareableHandle,
 		return status;
 	DRIVER_LOCKED();
 	if (pread((int)(intptr_t)os_handle, &exported, sizeof(exported), 0) !=
-		(ssize_t)sizeof(exported) ||
+		    (ssize_t)sizeof(exported) ||
 	    exported.magic != EXPORT_MAGIC)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (CUdevice ordinal = 0; ordinal < device_count(); ordinal++)
