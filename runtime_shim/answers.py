@@ -86,11 +86,13 @@ class AnswerStore:
         """Read every file; one that cannot be read is set aside with an event."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        for path in sorted(self.folder.iterdir()):
-            if path.suffix == ".json":
-                self._load_file(path)
-            elif path.suffix == ".tmp":  # an agent died while it wrote; the old file still stands
+        for path in sorted(self.folder.glob("*.tmp")):
+            if path.with_suffix(".json").exists():  # written in part; the old one still stands
                 path.unlink()
+            else:
+                path.rename(path.with_suffix(".json"))
+        for path in sorted(self.folder.glob("*.json")):
+            self._load_file(path)
 
     def all(self) -> list[Answer]:
         """Return every answer."""
@@ -122,6 +124,9 @@ class AnswerStore:
                 os.write(descriptor, encode_answer(answer))
             finally:
                 os.close(descriptor)
+            # Not a rename over the old file: ext4 then waits for the disk. What a crash may leave
+            # between these two lines, `load` completes.
+            path.unlink(missing_ok=True)
             temporary.rename(path)
             self._answers[answer.allocation_id] = answer
             self._unsynced.add(answer.allocation_id)

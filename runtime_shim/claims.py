@@ -257,8 +257,11 @@ class Claims:
         async with self._pass_lock:
             self._next_pass = None
             self._close_retired()
-            looked_at = list(self._tracked.values())
-            sightings = await in_thread(partial(_look_at_all, looked_at, self._boot_id))
+            # Nearly all containers live, and one poll says so without a thread.
+            doubtful = _without_init(list(self._tracked.values()))
+            sightings: list[_Seen] = []
+            if doubtful:
+                sightings = await in_thread(partial(_look_at_all, doubtful, self._boot_id))
             for tracked, found, sighting in sightings:
                 await self._apply(tracked, found, sighting)
             await self._look_at_orphans()
@@ -402,6 +405,16 @@ class Claims:
 
 
 _Seen = tuple[_Tracked, Init | None, Sighting]
+
+
+def _without_init(entries: list[_Tracked]) -> list[_Tracked]:
+    """Return the claims that are not running beyond doubt."""
+    living = alive([each.init.pidfd for each in entries if each.init is not None])
+    return [
+        each
+        for each in entries
+        if each.init is None or each.init.pidfd not in living or each.answer.state != RUNNING
+    ]
 
 
 def _look_at_all(entries: list[_Tracked], this_boot: str) -> list[_Seen]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from runtime_shim.bundle import Bundle
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
-from runtime_shim.devices import driver_edits
+from runtime_shim.devices import DriverFiles, driver_edits
 from runtime_shim.driver import DriverCache, granted_majors, mig_capability_minors
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import CacheUnreachableError, RefusedError
@@ -45,6 +45,9 @@ CONTAINER_LIBRARY = "/dev/vgpu/libvgpu.so"
 CONTAINER_LIMITS = "/dev/vgpu/limits"
 CONTAINER_USAGE = "/dev/vgpu/usage"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+# Drivers are loaded and replaced by people; a second is soon enough.
+_DRIVER_SECONDS = 1.0
 
 
 class Allocator(Protocol):
@@ -90,7 +93,7 @@ class Creator:
         self._store = store
         self._regions = regions
         self._inventory = inventory
-        self._driver = driver
+        self._host = _Host(driver)
         self._boot_id = boot_id()
 
     async def create(self, launch: Launch) -> Verdict:
@@ -137,7 +140,6 @@ class Creator:
             _check_answers(allocation, plan)
             cards = self._cards(allocation)
             answer = self._answer(creation, plan, allocation)
-            await in_thread(partial(self._store.put, answer))
             # From here on a failure leaves a claim that is observed, and ends as stopped.
             self._claims.started(answer, launch.launcher_pidfd)
             await in_thread(partial(self._prepare, creation, plan, answer, cards))
@@ -204,7 +206,7 @@ class Creator:
         stripped, removed = strip_gpu(
             spec,
             library=library,
-            majors=granted_majors(),
+            majors=self._host.look().majors,
             own_folders=(str(paths.run_dir), *_library_folders(self._config)),
         )
         if removed:
@@ -280,7 +282,8 @@ class Creator:
     def _prepare(
         self, creation: _Creation, plan: _Plan, answer: Answer, cards: Sequence[CardFacts]
     ) -> None:
-        """Make the container's files and write its bundle."""
+        """Store the answer, make the container's files and write its bundle."""
+        self._store.put(answer)
         allocation = answer.allocation
         edits = [
             ContainerEdits(
@@ -306,7 +309,7 @@ class Creator:
             )
         ]
         return driver_edits(
-            self._driver.files(),
+            self._host.look().files,
             [card.minor for card in cards],
             plan.rootfs,
             plan.capabilities,
@@ -331,6 +334,31 @@ class Creator:
             extra={"allocation_id": allocation.allocation_id},
         )
         return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=mounts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Driver:
+    """What the driver has on the host."""
+
+    files: DriverFiles
+    majors: Collection[int]
+    seen: float
+
+
+class _Host:
+    """The driver, looked at once a second at most: a look costs a quarter of a create."""
+
+    def __init__(self, driver: DriverCache) -> None:
+        self._driver = driver
+        self._last: _Driver | None = None
+
+    def look(self) -> _Driver:
+        now = time.monotonic()
+        last = self._last
+        if last is None or now - last.seen > _DRIVER_SECONDS:
+            last = _Driver(files=self._driver.files(), majors=granted_majors(), seen=now)
+            self._last = last
+        return last
 
 
 class _Creation:

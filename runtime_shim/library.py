@@ -7,6 +7,7 @@ import os
 import platform
 import stat
 import struct
+from functools import lru_cache
 from pathlib import Path
 
 from runtime_shim.elf import MACHINES
@@ -27,17 +28,21 @@ def check_library(path: Path) -> Path:
     glibc ignores a preload that it cannot load, with a line on stderr: the container would start
     without a limit. So the file is looked at before every create.
     """
+    real = Path(os.path.realpath(path))
     try:
-        real = path.resolve(strict=True)
-        with open(real, "rb") as file:
-            status = os.fstat(file.fileno())
-            header = file.read(_HEADER.size)
-    except (OSError, RuntimeError) as error:
+        status = os.stat(real)
+        problem = _problem_of(real, status.st_size, status.st_ctime_ns, status.st_ino)
+    except OSError as error:
         raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
-    problem = _problem(status, header)
     if problem:
         raise RefusedError(f"the vgpu library {real} {problem}", _REMEDY)
     return real
+
+
+@lru_cache(maxsize=16)
+def _problem_of(path: Path, *_unless_these_change: int) -> str:
+    with open(path, "rb") as file:
+        return _problem(os.fstat(file.fileno()), file.read(_HEADER.size))
 
 
 def _problem(status: os.stat_result, header: bytes) -> str:
