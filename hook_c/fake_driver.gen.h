@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Made by gen.py from api.tsv and prototypes.tsv. Include it with one of these defined:
  *
- *   VGPU_CUDA_SYMBOL(symbol, version)         a symbol of libcuda.so.1, and the CUDA
- *                                             version that brought it
- *   VGPU_CUDA_ROW(base, version, flag, symbol) what cuGetProcAddress answers: the row of
- *                                             the base name with the highest version not
- *                                             above the one asked for; flag 2 (per-thread
- *                                             default stream) falls back to flag 0
- *   VGPU_NVML_SYMBOL(symbol)                  a symbol of libnvidia-ml.so.1
+ *   VGPU_CUDA_SYMBOL(symbol, version)  a symbol of libcuda.so.1, and the CUDA version that
+ *                                      brought it
+ *   VGPU_CUDA_ROW(base, version, flag, symbol)
+ *                                      what cuGetProcAddress answers: the row of the base name
+ *                                      with the highest version not above the one asked for;
+ *                                      flag 2 (per-thread default stream) falls back to flag 0
+ *   VGPU_NVML_SYMBOL(symbol)           a symbol of libnvidia-ml.so.1
  */
 
 #ifdef VGPU_CUDA_SYMBOL

@@ -236,7 +236,9 @@ def pair(
     for name in found:
         base, number, stream = base_of(name)
         groups.setdefault((base, stream), []).append((number, name))
-    for base, stream in versions.keys() - groups.keys():  # cuProfilerStart: its header is not shipped
+    for base, stream in (
+        versions.keys() - groups.keys()
+    ):  # cuProfilerStart: its header is not shipped
         if not any(base == known for known, _ in groups):
             groups[base, stream] = [(1, base)]
             found[base] = ("int", None)
@@ -289,24 +291,25 @@ def take_headers(headers: list[Path]) -> int:
 
 # Writing.
 
-BANNER = "/* SPDX-License-Identifier: Apache-2.0\n * Made by gen.py from api.tsv and prototypes.tsv. {what}\n */\n"
+BANNER = """\
+/* SPDX-License-Identifier: Apache-2.0
+ * Made by gen.py from api.tsv and prototypes.tsv. {what}
+ */
+"""
+FAKE_DRIVER = """Include it with one of these defined:
+ *
+ *   VGPU_CUDA_SYMBOL(symbol, version)  a symbol of libcuda.so.1, and the CUDA version that
+ *                                      brought it
+ *   VGPU_CUDA_ROW(base, version, flag, symbol)
+ *                                      what cuGetProcAddress answers: the row of the base name
+ *                                      with the highest version not above the one asked for;
+ *                                      flag 2 (per-thread default stream) falls back to flag 0
+ *   VGPU_NVML_SYMBOL(symbol)           a symbol of libnvidia-ml.so.1"""
 
 
 def fake_driver(symbols: dict[str, Symbol]) -> str:
     """Return the names that the simulated driver exports."""
-    lines = [
-        BANNER.format(
-            what="Include it with one of these defined:\n"
-            " *\n"
-            " *   VGPU_CUDA_SYMBOL(symbol, version)         a symbol of libcuda.so.1, and the CUDA\n"
-            " *                                             version that brought it\n"
-            " *   VGPU_CUDA_ROW(base, version, flag, symbol) what cuGetProcAddress answers: the row of\n"
-            " *                                             the base name with the highest version not\n"
-            " *                                             above the one asked for; flag 2 (per-thread\n"
-            " *                                             default stream) falls back to flag 0\n"
-            " *   VGPU_NVML_SYMBOL(symbol)                  a symbol of libnvidia-ml.so.1"
-        )
-    ]
+    lines = [BANNER.format(what=FAKE_DRIVER)]
     ordered = [symbols[name] for name in sorted(symbols)]
     cuda = [symbol for symbol in ordered if not symbol.is_nvml]
     lines.append("#ifdef VGPU_CUDA_SYMBOL")
@@ -389,7 +392,9 @@ def hooks_header(symbols: list[Symbol]) -> str:
     lines.append("#include <stddef.h>\n#include <stdint.h>\n\nstruct driver {")
     for symbol in symbols:
         assert symbol.arguments is not None
-        lines.append(f"\t{symbol.result} (*{symbol.name})({', '.join(symbol.arguments) or 'void'});")
+        lines.append(
+            f"\t{symbol.result} (*{symbol.name})({', '.join(symbol.arguments) or 'void'});"
+        )
     lines.append("};\n\n#endif")
     return "\n".join(lines) + "\n"
 
@@ -424,14 +429,18 @@ def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
     lines.append('#include "hook.h"\n')
     lines.append('#define EXPORT __attribute__((visibility("default")))\n')
     lines += [stub(symbol, api[symbol.base]) for symbol in symbols if is_hooked(symbol, api)]
-    lines.append("#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}")
+    lines.append(
+        "#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}"
+    )
     lines.append("const struct driver_name driver_names[] = {")
     for symbol in symbols:
         hook = f"(void *){symbol.name}" if is_hooked(symbol, api) else "NULL"
         library = "DRIVER_NVML" if symbol.is_nvml else "DRIVER_CUDA"
         lines.append(f"\tROW({symbol.name}, {hook}, {library}),")
     lines.append("};")
-    lines.append("const size_t driver_names_count = sizeof(driver_names) / sizeof(driver_names[0]);")
+    lines.append(
+        "const size_t driver_names_count = sizeof(driver_names) / sizeof(driver_names[0]);"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -481,7 +490,9 @@ def main() -> int:
         if path.exists() and path.read_text() == text:
             continue
         if options.check:
-            print(f"gen.py: {path.relative_to(HERE.parent)} is not what gen.py makes", file=sys.stderr)
+            print(
+                f"gen.py: {path.relative_to(HERE.parent)} is not what gen.py makes", file=sys.stderr
+            )
             status = 1
         else:
             path.write_text(text)

@@ -1,7 +1,7 @@
 # libvgpu.so and vgpu-probe. What is shipped is made with zig: it needs no symbol newer than glibc
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_device.c hook_memory.c hook_nvml.c \
-	limits.c log.c lookup.c quota.c reason.c region.c table.c tenant.c hooks.gen.c lookup_thunk.S)
+	limits.c log.c lookup.c quota.c region.c table.c tenant.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
 	hook_c/module.mk
 HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
@@ -28,7 +28,7 @@ $(BUILD)/vgpu-probe: hook_c/probe/vgpu-probe.c | $(SETUP)
 # Pure modules: no driver, no CUDA type. The same tests under the address and undefined sanitizers,
 # and those that have threads under the thread sanitizer (it does not know fences: every word that
 # two threads share is an atomic one all the same, and that is what it checks).
-HOOK_PURE := $(addprefix hook_c/src/,reason.c log.c limits.c region.c quota.c table.c dev_env.c)
+HOOK_PURE := $(addprefix hook_c/src/,log.c limits.c region.c quota.c table.c dev_env.c)
 HOOK_TESTS := $(patsubst hook_c/tests/%.c,%,$(wildcard hook_c/tests/test_*.c))
 HOOK_TEST_FILES := hook_c/tests/files.c hook_c/tests/files.h hook_c/tests/check.h
 HOOK_TEST_CC = $(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -pthread -o $@ $< hook_c/tests/files.c \

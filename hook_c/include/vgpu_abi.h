@@ -104,8 +104,8 @@ struct vgpu_usage_device {
 
 /* One process. Written by that process alone; cleared by whoever finds it dead. */
 struct vgpu_usage_slot {
-	uint32_t state; /* VGPU_SLOT_… */
-	uint32_t pid;   /* in the process's own PID namespace */
+	uint32_t state;      /* VGPU_SLOT_… */
+	uint32_t pid;        /* in the process's own PID namespace */
 	uint64_t start_time; /* /proc/PID/stat field 22, clock ticks */
 	uint64_t pidns;      /* inode of the PID namespace */
 	uint32_t gen;        /* grows with every owner */
@@ -141,20 +141,21 @@ struct vgpu_usage {
 #define VGPU_CONTAINER_USAGE VGPU_CONTAINER_DIR "/usage"
 
 _Static_assert(sizeof(struct vgpu_header) == 16, "ABI");
-_Static_assert(sizeof(struct vgpu_limits_device) == 3 * 128, "ABI");
+_Static_assert(sizeof(struct vgpu_limits_device) == 3UL * 128, "ABI");
 _Static_assert(offsetof(struct vgpu_limits_device, gate) == 128, "ABI");
 _Static_assert(offsetof(struct vgpu_limits_device, overhead_bytes) == 256, "ABI");
 _Static_assert(offsetof(struct vgpu_limits, dev) == 128, "ABI");
-_Static_assert(sizeof(struct vgpu_limits) == 128 + VGPU_MAX_DEVICES * 384, "ABI");
+_Static_assert(sizeof(struct vgpu_limits) == 128UL + VGPU_MAX_DEVICES * 384UL, "ABI");
 _Static_assert(sizeof(struct vgpu_usage_turn) == 128, "ABI");
 _Static_assert(sizeof(struct vgpu_usage_device) == 64, "ABI");
-_Static_assert(sizeof(struct vgpu_usage_slot) == 128 + VGPU_MAX_DEVICES * 64, "ABI");
+_Static_assert(sizeof(struct vgpu_usage_slot) == 128UL + VGPU_MAX_DEVICES * 64UL, "ABI");
 _Static_assert(sizeof(struct vgpu_usage_message) == 128, "ABI");
 _Static_assert(offsetof(struct vgpu_usage, turn) == 128, "ABI");
-_Static_assert(offsetof(struct vgpu_usage, slot) == 128 + VGPU_MAX_DEVICES * 128, "ABI");
-_Static_assert(sizeof(struct vgpu_usage) == 128 + VGPU_MAX_DEVICES * 128 +
-						    VGPU_MAX_SLOTS * 1152 + VGPU_RING_ENTRIES * 128,
+_Static_assert(offsetof(struct vgpu_usage, slot) == 128UL + VGPU_MAX_DEVICES * 128UL, "ABI");
+_Static_assert(sizeof(struct vgpu_usage) == 128UL + VGPU_MAX_DEVICES * 128UL +
+						    VGPU_MAX_SLOTS * 1152UL +
+						    VGPU_RING_ENTRIES * 128UL,
 	       "ABI");
-_Static_assert(sizeof(struct vgpu_usage) <= 2 * 1024 * 1024 - 65536, "fits its tmpfs");
+_Static_assert(sizeof(struct vgpu_usage) <= 2UL * 1024 * 1024 - 65536, "fits its tmpfs");
 
 #endif

@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -85,7 +84,7 @@ static bool find(void *library, const struct name *names, size_t count)
 
 		if (symbol == NULL)
 			return false;
-		memcpy(names[i].target, &symbol, sizeof(symbol));
+		memcpy(names[i].target, (const void *)&symbol, sizeof(symbol));
 	}
 	return true;
 }
@@ -93,19 +92,19 @@ static bool find(void *library, const struct name *names, size_t count)
 static bool load_cuda(void)
 {
 	static const struct name names[] = {
-		{"cuInit", &cuda.init},
-		{"cuDriverGetVersion", &cuda.driver_version},
-		{"cuGetErrorName", &cuda.error_name},
-		{"cuDeviceGetCount", &cuda.count},
-		{"cuDeviceGet", &cuda.get},
-		{"cuDeviceGetName", &cuda.name},
-		{"cuDeviceGetUuid_v2", &cuda.uuid},
-		{"cuDeviceTotalMem_v2", &cuda.total},
-		{"cuDevicePrimaryCtxRetain", &cuda.retain},
-		{"cuCtxSetCurrent", &cuda.set_current},
-		{"cuMemGetInfo_v2", &cuda.mem_info},
-		{"cuMemAlloc_v2", &cuda.alloc},
-		{"cuMemFree_v2", &cuda.free},
+		{"cuInit", (void *)&cuda.init},
+		{"cuDriverGetVersion", (void *)&cuda.driver_version},
+		{"cuGetErrorName", (void *)&cuda.error_name},
+		{"cuDeviceGetCount", (void *)&cuda.count},
+		{"cuDeviceGet", (void *)&cuda.get},
+		{"cuDeviceGetName", (void *)&cuda.name},
+		{"cuDeviceGetUuid_v2", (void *)&cuda.uuid},
+		{"cuDeviceTotalMem_v2", (void *)&cuda.total},
+		{"cuDevicePrimaryCtxRetain", (void *)&cuda.retain},
+		{"cuCtxSetCurrent", (void *)&cuda.set_current},
+		{"cuMemGetInfo_v2", (void *)&cuda.mem_info},
+		{"cuMemAlloc_v2", (void *)&cuda.alloc},
+		{"cuMemFree_v2", (void *)&cuda.free},
 	};
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 
@@ -115,24 +114,17 @@ static bool load_cuda(void)
 static bool load_nvml(void)
 {
 	static const struct name names[] = {
-		{"nvmlInit_v2", &nvml.init},
-		{"nvmlDeviceGetHandleByUUID", &nvml.by_uuid},
-		{"nvmlDeviceGetMemoryInfo", &nvml.memory},
-		{"nvmlDeviceGetMemoryInfo_v2", &nvml.memory_v2},
+		{"nvmlInit_v2", (void *)&nvml.init},
+		{"nvmlDeviceGetHandleByUUID", (void *)&nvml.by_uuid},
+		{"nvmlDeviceGetMemoryInfo", (void *)&nvml.memory},
+		{"nvmlDeviceGetMemoryInfo_v2", (void *)&nvml.memory_v2},
 	};
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 
 	return library != NULL && find(library, names, ARRAY_LEN(names)) && nvml.init() == 0;
 }
 
-__attribute__((format(printf, 1, 2))) static void put(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vfprintf(json, format, arguments);
-	va_end(arguments);
-}
+#define put(...) fprintf(json, __VA_ARGS__)
 
 /* A value that the driver wrote: names hold no quotes, but a fake or a broken driver may. */
 static void put_string(const char *text)
@@ -227,7 +219,7 @@ static void put_devices(int count)
 {
 	put("[");
 	for (int i = 0; i < count && i < MAX_DEVICES; i++) {
-		put(i == 0 ? "" : ", ");
+		put("%s", i == 0 ? "" : ", ");
 		put_device(i);
 	}
 	put("]");
@@ -346,7 +338,8 @@ static bool words_are_valid(int argc, char **argv)
 		if (strcmp(argv[i], "--allocate") != 0 && strcmp(argv[i], "--hold") != 0 &&
 		    strcmp(argv[i], "--ordinal") != 0)
 			return false;
-		if (++i == argc || !parse_bytes(argv[i], &value))
+		i++;
+		if (i == argc || !parse_bytes(argv[i], &value))
 			return false;
 	}
 	return true;
@@ -372,7 +365,7 @@ static void follow_words(int argc, char **argv, int count)
 			hold(value);
 			return;
 		}
-		put(done++ == 0 ? "" : ", ");
+		put("%s", done++ == 0 ? "" : ", ");
 		if (strcmp(argv[i], "--free") == 0) {
 			free_all();
 		} else if (strcmp(argv[i], "--allocate") == 0) {

@@ -20,25 +20,25 @@ static uint16_t hook_places[HOOK_PLACES];
 
 /* The symbol table of a loaded object. */
 struct image {
-	ElfW(Addr) base;
+	Elf64_Addr base;
 	const char *path;
 	const char *soname;
-	const ElfW(Sym) * symbols;
+	const Elf64_Sym *symbols;
 	const char *strings;
 	const uint16_t *versions; /* NULL: none */
 	const uint32_t *hash;     /* DT_GNU_HASH */
 };
 
 /* glibc relocates the addresses in the dynamic section, other loaders and the vDSO do not. */
-static const void *address_in(const struct image *image, ElfW(Addr) address)
+static const void *address_in(const struct image *image, Elf64_Addr address)
 {
 	return (const void *)(address < image->base ? image->base + address : address);
 }
 
 static bool read_image(const struct dl_phdr_info *info, struct image *image)
 {
-	const ElfW(Dyn) *dynamic = NULL;
-	ElfW(Addr) soname = 0;
+	const Elf64_Dyn *dynamic = NULL;
+	Elf64_Addr soname = 0;
 
 	memset(image, 0, sizeof(*image));
 	image->base = info->dlpi_addr;
@@ -92,7 +92,7 @@ static void *symbol_in(const struct image *image, const char *name)
 	uint32_t first = image->hash[1];
 	uint32_t filter_words = image->hash[2];
 	const uint32_t *buckets =
-		image->hash + 4 + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+		image->hash + 4 + filter_words * (sizeof(Elf64_Addr) / sizeof(uint32_t));
 	const uint32_t *chains = buckets + bucket_count;
 	uint32_t hash = gnu_hash(name);
 	void *hidden = NULL;
@@ -105,7 +105,7 @@ static void *symbol_in(const struct image *image, const char *name)
 	if (index < first)
 		return NULL;
 	for (;; index++) {
-		const ElfW(Sym) *symbol = &image->symbols[index];
+		const Elf64_Sym *symbol = &image->symbols[index];
 		uint32_t chain = chains[index - first];
 
 		if ((chain | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
@@ -181,7 +181,7 @@ static void pin(const char *path)
 	void *address = driver_next("dlopen");
 	void *(*next_dlopen)(const char *, int);
 
-	memcpy(&next_dlopen, &address, sizeof(address));
+	memcpy((void *)&next_dlopen, (const void *)&address, sizeof(address));
 	if (next_dlopen != NULL)
 		next_dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
@@ -238,11 +238,11 @@ struct next_search {
 /* An address that only this object holds. */
 static bool is_own(const struct dl_phdr_info *info)
 {
-	ElfW(Addr) here = (ElfW(Addr))driver_names;
+	Elf64_Addr here = (Elf64_Addr)driver_names;
 
 	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *header = &info->dlpi_phdr[i];
-		ElfW(Addr) start = info->dlpi_addr + header->p_vaddr;
+		const Elf64_Phdr *header = &info->dlpi_phdr[i];
+		Elf64_Addr start = info->dlpi_addr + header->p_vaddr;
 
 		if (header->p_type == PT_LOAD && here >= start && here < start + header->p_memsz)
 			return true;

@@ -71,7 +71,7 @@ int init_end(struct hook_call *call, int status)
 	for (int device = 0; device < count; device++)
 		if (device_card(call->tenant, device) >= 0)
 			return status;
-	refuse(&call->tenant->reason, "no card that is visible here is named in the limits file");
+	explain(&call->tenant->reason, "no card that is visible here is named in the limits file");
 	tenant_refuse(call->tenant);
 	return refuse_init(call->tenant);
 }
@@ -108,7 +108,9 @@ static void store_width(void *number, size_t width, uint64_t value)
 /* Limit and use of a card; nothing of either for a card that was not promised. */
 static struct quota_view look_at(struct tenant *tenant, int card)
 {
-	return card < 0 ? (struct quota_view){0} : quota_look(&tenant->quota, (unsigned int)card);
+	const struct quota_view nothing = {0};
+
+	return card < 0 ? nothing : quota_look(&tenant->quota, (unsigned int)card);
 }
 
 int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t width)

@@ -12,24 +12,18 @@
 #define OPEN_TRIES 1000
 #define OPEN_WAIT_NS 50000 /* 50 ms in all */
 
-static const struct vgpu_limits *map_file(int fd, struct reason *reason)
+static bool map_file(struct limits *limits, int fd, struct reason *reason)
 {
-	struct stat status;
-
+	struct stat status = {0};
 	int error = sys_fstat(fd, &status);
 
 	if (error != 0)
-		return refuse(reason, "the limits file: %s", strerror(-error)), NULL;
+		return refuse(reason, "the limits file: %s", strerror(-error));
 	if (status.st_size < (off_t)sizeof(struct vgpu_limits))
 		return refuse(reason, "the limits file has %lld bytes of %zu",
-			      (long long)status.st_size, sizeof(struct vgpu_limits)),
-		       NULL;
-
-	void *file = sys_map(sizeof(struct vgpu_limits), PROT_READ, fd);
-
-	if (file == NULL)
-		return refuse(reason, "the limits file cannot be mapped"), NULL;
-	return file;
+			      (long long)status.st_size, sizeof(struct vgpu_limits));
+	limits->file = sys_map(sizeof(struct vgpu_limits), PROT_READ, fd);
+	return limits->file != NULL || refuse(reason, "the limits file cannot be mapped");
 }
 
 /* Copies the numbers of all cards, or none: false while the writer is at work, or for numbers
@@ -37,7 +31,7 @@ static const struct vgpu_limits *map_file(int fd, struct reason *reason)
 static bool take_copy(struct limits *limits, unsigned int tries)
 {
 	const struct vgpu_limits *file = limits->file;
-	struct limits_card copy[VGPU_MAX_DEVICES];
+	struct limits_card copy[VGPU_MAX_DEVICES] = {0};
 
 	while (tries-- > 0) {
 		uint32_t before = __atomic_load_n(&file->seq, __ATOMIC_ACQUIRE);
@@ -78,7 +72,7 @@ static bool check_header(const struct vgpu_header *header, struct reason *reason
 		return refuse(reason, "the limits file is none: it begins with 0x%08x",
 			      header->magic);
 	if (header->major != VGPU_ABI_MAJOR)
-		return refuse(reason, "the limits file has version %u.%u, this library knows %u.x",
+		return refuse(reason, "the limits file has version %u.%u, this library knows %d.x",
 			      header->major, header->minor, VGPU_ABI_MAJOR);
 	if (header->size < sizeof(struct vgpu_limits))
 		return refuse(reason, "the limits file calls itself %u bytes of %zu", header->size,
@@ -92,9 +86,10 @@ bool limits_open(struct limits *limits, const char *path, struct reason *reason)
 
 	if (fd < 0)
 		return refuse(reason, "%s: %s", path, strerror(-fd));
-	limits->file = map_file(fd, reason);
+	bool is_mapped = map_file(limits, fd, reason);
+
 	sys_close(fd);
-	if (limits->file == NULL || !check_header(&limits->file->header, reason))
+	if (!is_mapped || !check_header(&limits->file->header, reason))
 		return false;
 
 	for (unsigned int tries = 0; tries < OPEN_TRIES; tries++) {

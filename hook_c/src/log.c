@@ -3,7 +3,6 @@
 
 #include "sys.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -46,32 +45,23 @@ static void write_stderr(const char *text)
 		sys_write(STDERR_FILENO, line, (size_t)length);
 }
 
-void log_write(unsigned int level, const char *format, ...)
+void log_text(unsigned int level, const char *text)
 {
 	struct vgpu_usage *ring = __atomic_load_n(&sink.ring, __ATOMIC_ACQUIRE);
-	unsigned int stderr_level = __atomic_load_n(&sink.stderr_level, __ATOMIC_RELAXED);
-	char text[VGPU_RING_TEXT_BYTES];
-	va_list arguments;
 
-	if (ring == NULL && level < stderr_level)
-		return;
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
 	if (ring != NULL && level > VGPU_RING_DEBUG)
 		write_ring(ring, level, text);
-	if (level >= stderr_level)
+	if (level >= __atomic_load_n(&sink.stderr_level, __ATOMIC_RELAXED))
 		write_stderr(text);
 }
 
 void log_refusal(const struct reason *reason)
 {
-	char text[sizeof(reason->text) + 32];
+	char text[VGPU_RING_TEXT_BYTES];
 
-	log_write(VGPU_RING_ERROR, "cuInit is refused: %s", reason->text);
-	if (__atomic_exchange_n(&sink.refusal_shown, 1, __ATOMIC_RELAXED) != 0)
-		return;
 	snprintf(text, sizeof(text), "cuInit is refused: %s", reason->text);
-	if (__atomic_load_n(&sink.stderr_level, __ATOMIC_RELAXED) > VGPU_RING_ERROR)
+	log_text(VGPU_RING_ERROR, text);
+	if (__atomic_exchange_n(&sink.refusal_shown, 1, __ATOMIC_RELAXED) == 0 &&
+	    __atomic_load_n(&sink.stderr_level, __ATOMIC_RELAXED) > VGPU_RING_ERROR)
 		write_stderr(text);
 }

@@ -12,8 +12,15 @@
  * silent. */
 void log_start(struct vgpu_usage *ring, unsigned int stderr_level);
 
-__attribute__((format(printf, 2, 3))) void log_write(unsigned int level, const char *format, ...);
+void log_text(unsigned int level, const char *text);
 
+#define log_write(level, ...)                                                                      \
+	do {                                                                                       \
+		char log_line[VGPU_RING_TEXT_BYTES];                                               \
+                                                                                                   \
+		(void)snprintf(log_line, sizeof(log_line), __VA_ARGS__);                           \
+		log_text(level, log_line);                                                         \
+	} while (0)
 #define log_debug(...) log_write(VGPU_RING_DEBUG, __VA_ARGS__)
 #define log_warning(...) log_write(VGPU_RING_WARNING, __VA_ARGS__)
 #define log_error(...) log_write(VGPU_RING_ERROR, __VA_ARGS__)

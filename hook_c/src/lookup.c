@@ -37,10 +37,10 @@ static void find_next(void)
 	void *(*next_dlvsym)(void *, const char *, const char *) = find_no_version;
 
 	if (address != NULL)
-		memcpy(&next_dlsym, &address, sizeof(address));
+		memcpy((void *)&next_dlsym, (const void *)&address, sizeof(address));
 	address = driver_next("dlvsym"); /* musl has none */
 	if (address != NULL)
-		memcpy(&next_dlvsym, &address, sizeof(address));
+		memcpy((void *)&next_dlvsym, (const void *)&address, sizeof(address));
 	__atomic_store_n(&lookup_next_dlvsym, next_dlvsym, __ATOMIC_RELEASE);
 	__atomic_store_n(&lookup_next_dlsym, next_dlsym, __ATOMIC_RELEASE);
 }

@@ -4,12 +4,15 @@
 #define VGPU_REASON_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 struct reason {
-	char text[200];
+	char text[88]; /* fits a message of the ring with a few words before it */
 };
 
-/* Writes the sentence and returns false, so that a caller can `return refuse(reason, …)`. */
-__attribute__((format(printf, 2, 3))) bool refuse(struct reason *reason, const char *format, ...);
+#define explain(reason, ...) ((void)snprintf((reason)->text, sizeof((reason)->text), __VA_ARGS__))
+
+/* Writes the sentence and is false, so that a caller can `return refuse(reason, …)`. */
+#define refuse(reason, ...) (explain(reason, __VA_ARGS__), false)
 
 #endif

@@ -125,7 +125,7 @@ static bool make_file(int fd, struct reason *reason)
 					   .size = sizeof(struct vgpu_usage)};
 	struct flock lock = {
 		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VGPU_MAX_SLOTS, .l_len = 1};
-	struct stat status;
+	struct stat status = {0};
 	bool made = true;
 
 	if (sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock) != 0 || sys_fstat(fd, &status) != 0)
@@ -146,7 +146,7 @@ static bool check_header(const struct vgpu_header *header, struct reason *reason
 		return refuse(reason, "the usage file is none: it begins with 0x%08x",
 			      header->magic);
 	if (header->major != VGPU_ABI_MAJOR)
-		return refuse(reason, "the usage file has version %u.%u, this library knows %u.x",
+		return refuse(reason, "the usage file has version %u.%u, this library knows %d.x",
 			      header->major, header->minor, VGPU_ABI_MAJOR);
 	return true;
 }
@@ -160,7 +160,7 @@ static int open_file(const char *path, bool create)
 
 bool region_open(struct region *region, const char *path, bool create, struct reason *reason)
 {
-	struct stat status;
+	struct stat status = {0};
 	int fd = open_file(path, create);
 
 	if (fd < 0)
@@ -343,7 +343,7 @@ void region_note_refused(struct region *region, unsigned int card)
 /* Called with `busy`. */
 static void tend_own(struct region *region)
 {
-	struct stat status;
+	struct stat status = {0};
 	struct reason reason;
 
 	if (sys_fstat(region->fd, &status) != 0 || status.st_dev != region->device ||

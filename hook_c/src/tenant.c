@@ -64,7 +64,7 @@ bool tenant_is_developer(void)
 
 static struct tenant *refused_page(const char *sentence)
 {
-	refuse(&no_page.reason, "%s", sentence);
+	explain(&no_page.reason, "%s", sentence);
 	__atomic_store_n(&no_page.stage, STAGE_REFUSED, __ATOMIC_RELEASE);
 	return &no_page;
 }

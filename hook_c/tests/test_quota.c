@@ -220,7 +220,7 @@ static void start_sharing(void)
 
 static void fight_once(unsigned int *seed, int self)
 {
-	int64_t bytes = (1 + rand_r(seed) % 20) * 2 * (int64_t)MIB;
+	int64_t bytes = 2 * (int64_t)MIB * (1 + rand_r(seed) % 20);
 
 	if (!quota_take(&quota, 0, (uint64_t)bytes))
 		return;
