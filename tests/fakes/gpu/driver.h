@@ -26,14 +26,40 @@ static inline uint64_t round_up(uint64_t value, uint64_t step)
 
 struct context;
 
-/* First line of every entry point: an injected fault, else not initialised, else a bad argument. */
-CUresult enter(const char *function, bool valid);
+/* What an entry point asks before anything else: an injected fault, then whether cuInit was called
+ * here. enter_early is for functions that work before cuInit. */
+CUresult enter_early(const char *function);
+CUresult enter_initialised(const char *function);
 
-/* The same for functions that work on the calling thread's current context. */
-CUresult enter_context(const char *function, bool valid, struct context **current);
+/* The calling thread's current context, if it is usable. */
+CUresult enter_current(struct context **current);
 
-/* The same for functions that work before cuInit. */
-CUresult enter_always(const char *function, bool valid);
+/* First lines of the entry points. A bad argument (`valid` is false) is told after a fault and
+ * before anything about the context. */
+static inline CUresult enter_always(const char *function, bool valid)
+{
+	CUresult status = enter_early(function);
+
+	if (status != CUDA_SUCCESS)
+		return status;
+	return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static inline CUresult enter(const char *function, bool valid)
+{
+	CUresult status = enter_initialised(function);
+
+	if (status != CUDA_SUCCESS)
+		return status;
+	return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static inline CUresult enter_context(const char *function, bool valid, struct context **current)
+{
+	CUresult status = enter(function, valid);
+
+	return status != CUDA_SUCCESS ? status : enter_current(current);
+}
 
 /* Guards all tables of this process. Never held while something waits for the GPU. */
 void driver_lock(void);

@@ -33,18 +33,49 @@ typedef struct nvml_device *nvmlDevice_t;
 /* A struct's version word: its number above its size. */
 #define NVML_VERSION(type, number) ((unsigned int)(sizeof(type) | (number) << 24))
 
-/* First line of every entry point: an injected fault, else not initialised, else a bad argument. */
-nvmlReturn_t nvml_enter(const char *function, bool valid);
+/* What an entry point asks before anything else: an injected fault, then whether nvmlInit was
+ * called. nvml_enter_early is for functions that work before it. */
+nvmlReturn_t nvml_enter_early(const char *function);
+nvmlReturn_t nvml_enter_initialised(const char *function);
 
-/* The same for functions that work before nvmlInit. */
-nvmlReturn_t nvml_enter_always(const char *function, bool valid);
+/* The card of a handle. A lost card is an error, unless `lost_too`. */
+nvmlReturn_t nvml_card(nvmlDevice_t device, bool lost_too, unsigned int *card);
 
-/* The same for functions of a device; *card is its card. A lost card is an error, unless only what
- * the handle itself remembers is asked for. */
-nvmlReturn_t nvml_enter_device(const char *function, bool valid, nvmlDevice_t device,
-			       unsigned int *card);
-nvmlReturn_t nvml_enter_identity(const char *function, bool valid, nvmlDevice_t device,
-				 unsigned int *card);
+/* First lines of the entry points. A bad argument (`valid` is false) is told after a fault. */
+static inline nvmlReturn_t nvml_enter_always(const char *function, bool valid)
+{
+	nvmlReturn_t status = nvml_enter_early(function);
+
+	if (status != NVML_SUCCESS)
+		return status;
+	return valid ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static inline nvmlReturn_t nvml_enter(const char *function, bool valid)
+{
+	nvmlReturn_t status = nvml_enter_initialised(function);
+
+	if (status != NVML_SUCCESS)
+		return status;
+	return valid ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static inline nvmlReturn_t nvml_enter_device(const char *function, bool valid, nvmlDevice_t device,
+					     unsigned int *card)
+{
+	nvmlReturn_t status = nvml_enter(function, valid);
+
+	return status != NVML_SUCCESS ? status : nvml_card(device, false, card);
+}
+
+/* For what a handle itself remembers, be its card lost or not. */
+static inline nvmlReturn_t nvml_enter_identity(const char *function, bool valid,
+					       nvmlDevice_t device, unsigned int *card)
+{
+	nvmlReturn_t status = nvml_enter(function, valid);
+
+	return status != NVML_SUCCESS ? status : nvml_card(device, true, card);
+}
 
 /* Copies a text with its end, or says that the buffer is too small. */
 nvmlReturn_t nvml_copy(char *out, unsigned int length, const char *text);

@@ -40,27 +40,17 @@ nvmlDevice_t nvml_handle(unsigned int index)
 	return &devices[index];
 }
 
-nvmlReturn_t nvml_enter_identity(const char *function, bool valid, nvmlDevice_t device,
-				 unsigned int *card)
+nvmlReturn_t nvml_card(nvmlDevice_t device, bool lost_too, unsigned int *card)
 {
-	bool known = false;
-
-	for (unsigned int i = 0; i < count; i++)
-		known = known || device == &devices[i];
-	nvmlReturn_t status = nvml_enter(function, valid && known);
-	if (status == NVML_SUCCESS)
+	for (unsigned int i = 0; i < count; i++) {
+		if (device != &devices[i])
+			continue;
+		if (!lost_too && state_map()->card[device->card].lost != 0)
+			return NVML_ERROR_GPU_IS_LOST;
 		*card = device->card;
-	return status;
-}
-
-nvmlReturn_t nvml_enter_device(const char *function, bool valid, nvmlDevice_t device,
-			       unsigned int *card)
-{
-	nvmlReturn_t status = nvml_enter_identity(function, valid, device, card);
-
-	if (status == NVML_SUCCESS && state_map()->card[*card].lost != 0)
-		return NVML_ERROR_GPU_IS_LOST;
-	return status;
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 /* --- finding a device ----------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ static bool next_event(struct nvml_events *events, struct event_data *out)
 {
 	for (unsigned int i = 0; i < nvml_count(); i++) {
 		unsigned int card = 0;
-		if (nvml_enter_identity("", true, nvml_handle(i), &card) != NVML_SUCCESS)
+		if (nvml_card(nvml_handle(i), true, &card) != NVML_SUCCESS)
 			continue;
 		const struct fake_card *described = &state_map()->card[card];
 		uint64_t count = __atomic_load_n(&described->xid_count, __ATOMIC_ACQUIRE);

@@ -12,24 +12,19 @@
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int users; /* nvmlInit calls not yet undone */
 
-nvmlReturn_t nvml_enter_always(const char *function, bool valid)
+nvmlReturn_t nvml_enter_early(const char *function)
 {
-	nvmlReturn_t fault = (nvmlReturn_t)state_fault(function);
-
-	if (fault != NVML_SUCCESS)
-		return fault;
-	return valid ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+	return (nvmlReturn_t)state_fault(function);
 }
 
-nvmlReturn_t nvml_enter(const char *function, bool valid)
+nvmlReturn_t nvml_enter_initialised(const char *function)
 {
 	nvmlReturn_t fault = (nvmlReturn_t)state_fault(function);
 
 	if (fault != NVML_SUCCESS)
 		return fault;
-	if (__atomic_load_n(&users, __ATOMIC_ACQUIRE) == 0)
-		return NVML_ERROR_UNINITIALIZED;
-	return valid ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+	return __atomic_load_n(&users, __ATOMIC_ACQUIRE) == 0 ? NVML_ERROR_UNINITIALIZED
+							      : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml_copy(char *out, unsigned int length, const char *text)

@@ -22,16 +22,12 @@ void driver_unlock(const int *unused)
 	(void)pthread_mutex_unlock(&tables);
 }
 
-CUresult enter_always(const char *function, bool valid)
+CUresult enter_early(const char *function)
 {
-	CUresult fault = (CUresult)state_fault(function);
-
-	if (fault != CUDA_SUCCESS)
-		return fault;
-	return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return (CUresult)state_fault(function);
 }
 
-CUresult enter(const char *function, bool valid)
+CUresult enter_initialised(const char *function)
 {
 	CUresult fault = (CUresult)state_fault(function);
 
@@ -39,15 +35,11 @@ CUresult enter(const char *function, bool valid)
 		return fault;
 	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || state_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
 }
 
-CUresult enter_context(const char *function, bool valid, struct context **current)
+CUresult enter_current(struct context **current)
 {
-	CUresult status = enter(function, valid);
-
-	if (status != CUDA_SUCCESS)
-		return status;
 	*current = context_current();
 	if (*current == NULL)
 		return CUDA_ERROR_INVALID_CONTEXT;

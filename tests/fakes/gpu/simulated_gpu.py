@@ -9,7 +9,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cffi
 
@@ -21,8 +21,11 @@ LIBRARY_DIRECTORY = _SOURCE.parents[2] / "build" / "fake"
 
 _FLOCK = struct.Struct("hhqqi4x")
 
+CharArray: TypeAlias = Any
+"""A `char[]` of the file; cffi has no type for it."""
 
-def _text(characters: cffi.FFI.CData) -> str:
+
+def _text(characters: CharArray) -> str:
     value = _ffi.string(characters)
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define DEFAULT_DIRECTORY "/run/fakegpu"
-#define KEEPER_STACK_BYTES (16 * 1024)
+#define KEEPER_STACK_BYTES ((size_t)16 * 1024)
 #define LOCK_LOOK_NS 20000000 /* how long to wait before asking whether the owner lives */
 
 /* Cleared by the kernel in the child of a fork, however it was made. */

@@ -79,7 +79,7 @@ class Driver:
         return bytes(value).hex()
 
     def proc_address(self, name: str, version: int, flags: int) -> tuple[int, int, str]:
-        """Call cuGetProcAddress_v2; code, symbol status, and the exported name that was answered."""
+        """Call cuGetProcAddress_v2; code, symbol status, and the exported name that it gave."""
         address, status = ctypes.c_void_p(), ctypes.c_int(-1)
         code = self._cuda.cuGetProcAddress_v2(
             name.encode(),
@@ -91,7 +91,7 @@ class Driver:
         return int(code), status.value, self._symbol(name, address.value)
 
     def proc_address_v1(self, name: str, version: int, flags: int) -> tuple[int, str]:
-        """Call cuGetProcAddress of CUDA 11; code, and the exported name that was answered."""
+        """Call cuGetProcAddress of CUDA 11; code, and the exported name that it gave."""
         address = ctypes.c_void_p()
         code = self._cuda.cuGetProcAddress(
             name.encode(), ctypes.byref(address), version, ctypes.c_uint64(flags)
