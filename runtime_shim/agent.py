@@ -26,8 +26,8 @@ from runtime_shim.cache_client import CacheClient
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.create import Creator
-from runtime_shim.driver import DriverCache
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
+from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
 from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
@@ -61,7 +61,7 @@ class Agent:
         self._report_lock = asyncio.Lock()
         self.cache = CacheClient(config.cache, config.node_name)
         self.inventory = Inventory(PyNvml(config.driver.nvml_library))
-        self.driver = DriverCache(config.driver)
+        self.host = Host(config.driver)
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
         self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
@@ -73,7 +73,7 @@ class Agent:
             store=self.store,
             regions=self.regions,
             inventory=self.inventory,
-            driver=self.driver,
+            host=self.host,
         )
 
     async def prepare(self) -> None:
@@ -81,7 +81,7 @@ class Agent:
         self.regions.prepare()
         self.store.load()
         await self.claims.adopt()
-        await in_thread(self.driver.files)
+        await in_thread(self.host.majors)  # searches the driver, so that no create has to
         first = asyncio.create_task(self.inventory.refresh())
         await asyncio.wait({first}, timeout=_FIRST_INVENTORY_SECONDS)
         await self._try_to_report()

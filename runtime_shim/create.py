@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,9 @@ from runtime_shim.bundle import Bundle
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
-from runtime_shim.devices import DriverFiles, driver_edits
-from runtime_shim.driver import DriverCache, granted_majors, mig_capability_minors
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import CacheUnreachableError, RefusedError
+from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.library import check_library
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
@@ -45,9 +44,6 @@ CONTAINER_LIBRARY = "/dev/vgpu/libvgpu.so"
 CONTAINER_LIMITS = "/dev/vgpu/limits"
 CONTAINER_USAGE = "/dev/vgpu/usage"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
-
-# Drivers are loaded and replaced by people; a second is soon enough.
-_DRIVER_SECONDS = 1.0
 
 
 class Allocator(Protocol):
@@ -85,7 +81,7 @@ class Creator:
         store: AnswerStore,
         regions: Regions,
         inventory: Inventory,
-        driver: DriverCache,
+        host: Host,
     ) -> None:
         self._config = config
         self._cache = cache
@@ -93,7 +89,7 @@ class Creator:
         self._store = store
         self._regions = regions
         self._inventory = inventory
-        self._host = _Host(driver)
+        self._host = host
         self._boot_id = boot_id()
 
     async def create(self, launch: Launch) -> Verdict:
@@ -206,7 +202,7 @@ class Creator:
         stripped, removed = strip_gpu(
             spec,
             library=library,
-            majors=self._host.look().majors,
+            majors=self._host.majors(),
             own_folders=(str(paths.run_dir), *_library_folders(self._config)),
         )
         if removed:
@@ -294,27 +290,10 @@ class Creator:
             )
         ]
         if not self._config.gpu_runtime.enabled:
-            edits.append(self._devices(plan, cards))
+            edits.append(self._host.edits(cards, plan.rootfs, plan.capabilities))
         if plan.library is not None:
             edits.append(self._limited(plan.library, plan.rootfs, allocation))
         creation.bundle.write(apply_edits(plan.spec, merge_edits(*edits)))
-
-    def _devices(self, plan: _Plan, cards: Sequence[CardFacts]) -> ContainerEdits:
-        instances = [
-            number
-            for card in cards
-            if card.gpu_instance >= 0
-            for number in mig_capability_minors(
-                self._config.driver.root, card.minor, card.gpu_instance, card.compute_instance
-            )
-        ]
-        return driver_edits(
-            self._host.look().files,
-            [card.minor for card in cards],
-            plan.rootfs,
-            plan.capabilities,
-            mig_capabilities=instances,
-        )
 
     def _limited(
         self, library: Path, rootfs: RootfsFacts, allocation: pb.Allocation
@@ -334,31 +313,6 @@ class Creator:
             extra={"allocation_id": allocation.allocation_id},
         )
         return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=mounts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Driver:
-    """What the driver has on the host."""
-
-    files: DriverFiles
-    majors: Collection[int]
-    seen: float
-
-
-class _Host:
-    """The driver, looked at once a second at most: a look costs a quarter of a create."""
-
-    def __init__(self, driver: DriverCache) -> None:
-        self._driver = driver
-        self._last: _Driver | None = None
-
-    def look(self) -> _Driver:
-        now = time.monotonic()
-        last = self._last
-        if last is None or now - last.seen > _DRIVER_SECONDS:
-            last = _Driver(files=self._driver.files(), majors=granted_majors(), seen=now)
-            self._last = last
-        return last
 
 
 class _Creation:
