@@ -197,7 +197,7 @@ def decode_answer(content: bytes) -> Answer:
         )
         table["state"] = pb.ClaimState.Value(table["state"])
         answer = Answer(**table)
-    except (KeyError, TypeError, json_format.ParseError) as error:
+    except (KeyError, TypeError, ValueError, json_format.ParseError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from error
     for field in fields(answer):
         wanted = {"str": str, "int": int, "bool": bool}.get(str(field.type))
