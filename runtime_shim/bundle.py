@@ -88,14 +88,24 @@ class Bundle:
             os.close(fd)
 
     def _replace(self, data: bytes, status: os.stat_result) -> None:
-        with contextlib.suppress(FileNotFoundError):  # left by an agent that was killed here
-            os.unlink(_DRAFT, dir_fd=self._directory_fd)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(_DRAFT, flags, 0o600, dir_fd=self._directory_fd), "wb") as file:
-            os.fchown(file.fileno(), status.st_uid, status.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
-            file.write(data)
+        fd = self._open_draft()
+        try:
+            os.fchown(fd, status.st_uid, status.st_gid)
+            os.fchmod(fd, stat.S_IMODE(status.st_mode))
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
         os.rename(_DRAFT, CONFIG, src_dir_fd=self._directory_fd, dst_dir_fd=self._directory_fd)
+
+    def _open_draft(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(_DRAFT, flags, 0o600, dir_fd=self._directory_fd)
+        except FileExistsError:  # left by an agent that was killed here
+            os.unlink(_DRAFT, dir_fd=self._directory_fd)
+            return os.open(_DRAFT, flags, 0o600, dir_fd=self._directory_fd)
 
     def _check_file(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
@@ -124,11 +134,7 @@ def parse_spec(raw: bytes) -> Spec:
     NaN and what no double holds are refused, as Go does.
     """
     try:
-        spec = json.loads(
-            raw.decode("utf-8", "surrogateescape"),
-            parse_float=_finite,
-            parse_constant=_finite,
-        )
+        spec = _DECODER.decode(raw.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{CONFIG} is not JSON: {error}", _REMEDY) from error
     if not isinstance(spec, dict):
@@ -138,8 +144,7 @@ def parse_spec(raw: bytes) -> Spec:
 
 def render_spec(spec: Spec) -> bytes:
     """Return `spec` as JSON; bytes that were not UTF-8 come out as they went in."""
-    text = json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "vgpu.surrogate")
+    return _ENCODER.encode(spec).encode("utf-8", "vgpu.surrogate")
 
 
 def _finite(text: str) -> float:
@@ -159,6 +164,10 @@ def _surrogate(error: UnicodeError) -> tuple[bytes, int]:
 
 
 codecs.register_error("vgpu.surrogate", _surrogate)
+
+# Made once, since every create needs both; a spec is a tree, so there is no circle to look for.
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
 
 
 def _cause(error: OSError) -> str:

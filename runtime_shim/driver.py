@@ -31,6 +31,7 @@ _CARD_NODE = re.compile(r"nvidia([0-9]+)")
 _MIG_NODE = re.compile(r"nvidia-cap([0-9]+)")
 _VERSION = re.compile(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
 _LDCONFIG_LINE = re.compile(r"\s(?:libcuda|libnvidia-ml)\.so\.1 \([^)]*\) => (/\S+)")
+_MAJOR = re.compile(r"^ *([0-9]+) (nvidia\S*|gdrdrv)$", re.MULTILINE)
 _MIG_MINOR = re.compile(r"^DeviceFileMinor:\s*([0-9]+)", re.MULTILINE)
 
 # Nodes that the driver's own helper makes on first use; their numbers are known without them.
@@ -80,7 +81,7 @@ def discover_driver(where: config.Driver) -> DriverFiles:
         controls={path: node for path, node in nodes.items() if path not in numbered},
         libraries=list(_libraries(folders, version)),
         programs=list(_programs(root, folders)),
-        kernel_module=bool(nodes) or any(name.startswith("nvidia") for name in majors),
+        kernel_module=bool(nodes or majors),
     )
 
 
@@ -90,16 +91,13 @@ def granted_majors(proc_devices: Path = Path("/proc/devices")) -> frozenset[int]
     All but the first are dynamic, so another boot may give them other numbers.
     """
     majors = character_majors(proc_devices)
-    return frozenset({NVIDIA_MAJOR}).union(
-        major for name, major in majors.items() if name.startswith("nvidia") or name == "gdrdrv"
-    )
+    return frozenset({NVIDIA_MAJOR, *majors.values()})
 
 
 def character_majors(proc_devices: Path) -> dict[str, int]:
-    """Return the majors of /proc/devices' character devices by name; empty if it is unreadable."""
+    """Return the character majors of NVIDIA's modules by name; empty if the file is unreadable."""
     text = _text(proc_devices).partition("Block devices:")[0]
-    pairs = (line.split(maxsplit=1) for line in text.splitlines())
-    return {pair[1].strip(): int(pair[0]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
+    return {name: int(major) for major, name in _MAJOR.findall(text)}
 
 
 def mig_capability_minors(

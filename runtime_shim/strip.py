@@ -171,33 +171,33 @@ def _strip_mounts(
     before = mounts(spec)
     kept = []
     for mount in before:
-        place = destination(mount)
-        ours = is_bind(mount) and any(within(source(mount), folder) for folder in own_folders)
+        place, shown, bound = destination(mount), source(mount), is_bind(mount)
+        ours = bound and any(within(shown, folder) for folder in own_folders)
         if within(place, VGPU_FOLDER) and (place == VGPU_FOLDER or not ours):
             raise RefusedError(
-                f"a mount of {source(mount)!r} at {place!r} covers the place of the vgpu library",
+                f"a mount of {shown!r} at {place!r} covers the place of the vgpu library",
                 "mount it elsewhere: /dev/vgpu belongs to vgpu",
             )
         if ours and (place == PRELOAD_FILE or within(place, VGPU_FOLDER)):
             removed.append(f"mount at {place!r} is an earlier one of vgpu's own")
-        elif why := _mount_objection(mount):
-            removed.append(f"mount of {source(mount)!r} at {destination(mount)!r} {why}")
+        elif why := _mount_objection(place, shown if bound else None):
+            removed.append(f"mount of {shown!r} at {place!r} {why}")
         else:
             kept.append(mount)
     return None if len(kept) == len(before) else kept
 
 
-def _mount_objection(mount: Item) -> str | None:
-    place = destination(mount)
-    if any(within(place, folder) for folder in _DEVICE_LISTS):
+def _mount_objection(place: str, bound: str | None) -> str | None:
+    """Say why a mount at `place` may not stay; `bound` is the host's path that it shows, if any."""
+    if place.startswith(_DEVICE_LISTS):
         return "asks for devices"
     if place.startswith("/dev/nvidia"):
         return "gives a GPU device"
-    if not is_bind(mount):
+    if bound is None:
         return None
-    if source(mount).startswith("/dev/nvidia"):
+    if bound.startswith("/dev/nvidia"):
         return "gives a GPU device"
-    if source(mount) == "/dev":
+    if bound == "/dev":
         return "gives every device of the host"
     if _DRIVER_FILE.fullmatch(place.rpartition("/")[2]):
         return "brings a file of a GPU driver"

@@ -25,7 +25,7 @@ POD = "/var/lib/kubelet/pods/3d2a8f5e-7c1b-4a68-9f0e-2b6d4c8e1a55"
         ("local", "VGPU_COUNT=1", True),
         ("local", "VGPU_UUIDS=x", True),
         ("local", "VGPU_CONTAINER_UUID=x", False),
-        ("local", "VGPU_PORT=tcp://1", False),
+        ("local", "VGPU_PORT=tcp://1", True),
         ("local", "NVIDIA_VISIBLE_DEVICES=all", False),
         ("local", "VGPU_MEMORY", False),
         ("kubernetes", "VGPU_CONTAINER_UUID=x", True),

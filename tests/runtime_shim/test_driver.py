@@ -42,11 +42,10 @@ Block devices:
 """
 
 FACTS = RootfsFacts(
-    loaders=["/lib64/ld-linux-x86-64.so.2"],
+    loader="/lib64/ld-linux-x86-64.so.2",
     library_dir="/usr/lib64",
     preload=b"",
     preload_objection=None,
-    mount_preload=True,
     read_only_filesystem=False,
 )
 

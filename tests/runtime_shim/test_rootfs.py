@@ -58,11 +58,10 @@ def test_a_debian_root_takes_the_library(root: Path) -> None:
     facts = inspect(root)
 
     assert facts == RootfsFacts(
-        loaders=[f"/{LOADER}"],
+        loader=f"/{LOADER}",
         library_dir=f"/usr/lib/{os.uname().machine}-linux-gnu",
         preload=b"",
         preload_objection=None,
-        mount_preload=True,
         read_only_filesystem=False,
         notes=[],
     )
@@ -72,7 +71,7 @@ def test_an_absolute_root_is_found_too(root: Path) -> None:
     spec = plain_spec()
     spec["root"]["path"] = str(root)
 
-    assert inspect(root, spec).loaders == [f"/{LOADER}"]
+    assert inspect(root, spec).loader == f"/{LOADER}"
 
 
 @pytest.mark.parametrize(
@@ -149,13 +148,13 @@ def test_a_loader_that_would_ignore_the_library_is_refused(
 def test_glibc_beside_musl_is_fine(root: Path) -> None:
     (root / "lib" / "ld-musl-x86_64.so.1").touch()
 
-    assert inspect(root).loaders == [f"/{LOADER}"]
+    assert inspect(root).loader == f"/{LOADER}"
 
 
 def test_a_container_without_a_library_may_have_any_loader(root: Path) -> None:
     musl_only(root)
 
-    assert not inspect(root, library=False).mount_preload
+    assert inspect(root, library=False).loader == ""
 
 
 def test_a_root_without_any_loader_starts(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_root_without_any_loader_starts(tmp_path: Path) -> None:
 
     facts = inspect(root)
 
-    assert (facts.loaders, facts.library_dir, facts.mount_preload) == ([], "", True)
+    assert (facts.loader, facts.library_dir, facts.preload_objection) == ("", "", None)
 
 
 @pytest.mark.parametrize(
@@ -353,17 +352,6 @@ def test_the_users_own_mount_of_the_file_is_merged(root: Path, tmp_path: Path) -
     facts = inspect(root, spec)
 
     assert (facts.preload, facts.preload_objection) == (SECRET, None)
-
-
-def test_an_objection_counts_only_where_something_reads_the_file(tmp_path: Path) -> None:
-    root = tmp_path / "bundle" / "rootfs"
-    (root / "etc/ld.so.preload").mkdir(parents=True)
-
-    static = inspect(root)
-    mounted = inspect(root, plain_spec(mounts=[bind("/usr", "/usr")]))
-
-    assert (static.preload_objection, static.mount_preload) == (None, False)
-    assert "it is a directory" in objection(mounted)
 
 
 LINES = st.lists(st.text("/ab. ", min_size=1, max_size=6).filter(str.strip), max_size=4)

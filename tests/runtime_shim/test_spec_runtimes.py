@@ -87,7 +87,8 @@ def edit(directory: Path, files: Path) -> None:
 def test_a_container_has_what_was_granted(run: Run) -> None:
     lines = run(
         f"cat {LIBRARY} /etc/ld.so.preload; echo $NVIDIA_VISIBLE_DEVICES $LD_PRELOAD $VGPU_MEMORY;"
-        f" dd if=/dev/nvidia0 of=/dev/null bs=3 count=1 2>/dev/null && echo opened; (echo x >{LIBRARY}) 2>/dev/null || echo read-only"
+        f" dd if=/dev/nvidia0 of=/dev/null bs=3 count=1 2>/dev/null && echo opened;"
+        f" (echo x >{LIBRARY}) 2>/dev/null || echo read-only"
     )
 
     assert lines == [
