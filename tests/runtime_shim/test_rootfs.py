@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,29 @@ def test_the_users_own_mount_of_the_file_is_merged(root: Path, tmp_path: Path) -
     facts = inspect(root, spec)
 
     assert (facts.preload, facts.preload_objection) == (SECRET, None)
+
+
+@pytest.fixture
+def read_only_root(root: Path, needs_root: None) -> Iterator[Path]:
+    """Return `root` on a file system that takes no new file."""
+    subprocess.run(["mount", "--bind", root, root], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
+    yield root
+    subprocess.run(["umount", root], check=True)
+
+
+def test_a_root_on_a_read_only_file_system_is_an_objection(read_only_root: Path) -> None:
+    facts = inspect(read_only_root)
+
+    assert facts.read_only_filesystem
+    assert "lies on a read-only file system without that file" in objection(facts)
+
+
+def test_a_read_only_flag_in_the_spec_is_fine(root: Path) -> None:
+    spec = plain_spec()
+    spec["root"]["readonly"] = True
+
+    assert inspect(root, spec).preload_objection is None
 
 
 LINES = st.lists(st.text("/ab. ", min_size=1, max_size=6).filter(str.strip), max_size=4)
