@@ -210,8 +210,6 @@ class VerdictServer:
         pid, uid, _ = _PEER_CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
         )
-        if uid != 0:
-            raise MalformedError(f"the launcher runs as uid {uid}, and only root may ask")
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 await _readable(connection)
@@ -221,6 +219,8 @@ class VerdictServer:
         descriptors += received
         if not packet:
             return None
+        if uid != 0:
+            raise MalformedError(f"the launcher runs as uid {uid}, and only root may ask")
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise MalformedError(f"the request is larger than {PACKET_BYTES} bytes")
         fields = decode_request(packet)
