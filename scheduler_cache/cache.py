@@ -17,7 +17,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_cache.errors import NotFoundError, NotSyncedError
-from scheduler_cache.fit import Room, admits, answers, place, policy_of
+from scheduler_cache.fit import (
+    Room,
+    Rooms,
+    admits,
+    answers,
+    place,
+    policy_of,
+    with_allocation,
+    without_allocation,
+)
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -31,6 +40,7 @@ from scheduler_cache.model import (
     Slice,
 )
 from scheduler_cache.refusal import refusal
+from scheduler_cache.taking import needed_of
 
 NOT_REPORTED = "not reported"
 
@@ -184,7 +194,7 @@ class Cache:
             return revived, Changes(claims=() if revived == old else (revived,))
 
         gone = [old] if old is not None else []
-        slices = place(request, self._rooms_without(node_name, gone), self._default_policy)
+        slices = self._place(request, self._rooms_without(node_name, gone))
         taken: list[Claim] = []
         if slices is None:
             taken, slices = self._take_stopped(node_name, request, gone, now_unix_ns)
@@ -298,7 +308,13 @@ class Cache:
     def _claim_of(self, key: ClaimKey) -> Claim | None:
         """Return the claim under a key; one that the cache gave out before one taken back."""
         claims = [self._claims[allocation_id] for allocation_id in self._ids_of_key.get(key, ())]
-        claims.sort(key=lambda claim: (claim.request is not None, claim.since_unix_ns))
+        claims.sort(
+            key=lambda claim: (
+                claim.request is not None,
+                claim.since_unix_ns,
+                claim.allocation.allocation_id,
+            )
+        )
         return claims[-1] if claims else None
 
     def _is_repeat(self, old: Claim, request: Request) -> bool:
@@ -306,24 +322,20 @@ class Cache:
             return old.request == request
         return answers(old.allocation, request, self._cards, self._default_policy)
 
-    def _rooms_without(self, node_name: str, claims: Iterable[Claim]) -> list[Room]:
+    def _rooms_without(self, node_name: str, claims: Iterable[Claim]) -> Rooms:
         """Return the node's rooms as they would be without `claims`."""
         rooms = {room.card.uuid: room for room in self.rooms(node_name)}
         for claim in claims:
-            for uuid in {part.card_uuid for part in claim.allocation.slices} & rooms.keys():
-                room = rooms[uuid]
-                rooms[uuid] = Room(room.card, room.use.minus(claim.allocation, uuid))
-        return list(rooms.values())
+            rooms = without_allocation(rooms, claim.allocation)
+        return rooms
+
+    def _place(self, request: Request, rooms: Rooms) -> tuple[Slice, ...] | None:
+        return place(request, tuple(rooms.values()), self._default_policy)
 
     def _take_stopped(
         self, node_name: str, request: Request, gone: list[Claim], now_unix_ns: int
     ) -> tuple[list[Claim], tuple[Slice, ...]]:
         """Return the stopped claims to take, and the slices that this gives; or raise."""
-
-        def placed_without(claims: Sequence[Claim]) -> tuple[Slice, ...] | None:
-            rooms = self._rooms_without(node_name, [*gone, *claims])
-            return place(request, rooms, self._default_policy)
-
         stopped = [
             claim
             for claim in self._claims.values()
@@ -332,12 +344,11 @@ class Cache:
             and claim not in gone
         ]
         stopped.sort(key=lambda claim: (claim.since_unix_ns, claim.allocation.allocation_id))
-        old_enough = [
-            claim
-            for claim in stopped
-            if now_unix_ns - claim.since_unix_ns >= self._stopped_grace_ns
-        ]
-        if not stopped or placed_without(stopped) is None:
+
+        def rooms_without(claims: Sequence[Claim]) -> Rooms:
+            return self._rooms_without(node_name, [*gone, *claims])
+
+        if not stopped or self._place(request, rooms_without(stopped)) is None:
             raise self._refused(node_name, request, gone)
         if node_name not in self._synced:
             # A container that was stopped may have been started while this cache was down.
@@ -345,7 +356,12 @@ class Cache:
                 f"node {node_name} has not reported since this cache started, and only stopped "
                 "containers hold the room; retrying is safe"
             )
-        if placed_without(old_enough) is None:
+        old_enough = [
+            claim
+            for claim in stopped
+            if now_unix_ns - claim.since_unix_ns >= self._stopped_grace_ns
+        ]
+        if self._place(request, rooms_without(old_enough)) is None:
             grace_seconds = self._stopped_grace_ns // 10**9
             raise self._refused(
                 node_name,
@@ -353,29 +369,10 @@ class Cache:
                 gone,
                 remedy=f"a stopped container keeps its slice for {grace_seconds} s: try again then",
             )
-        # The shortest run of the oldest that is enough: fitting is monotone in what is freed.
-        few, many = 0, len(old_enough)
-        while few < many:
-            middle = (few + many) // 2
-            if placed_without(old_enough[:middle]) is None:
-                few = middle + 1
-            else:
-                many = middle
-        slices = placed_without(old_enough[:many])
-        assert slices is not None
-        # Of that run only what holds a chosen card, and of that only what is needed. The newest is
-        # spared first.
-        chosen = {part.card_uuid for part in slices}
-        taken = [
-            claim
-            for claim in old_enough[:many]
-            if any(part.card_uuid in chosen for part in claim.allocation.slices)
-        ]
-        for claim in reversed(tuple(taken)):
-            fewer = [other for other in taken if other is not claim]
-            if placed_without(fewer) is not None:
-                taken = fewer
-        slices = placed_without(taken)
+        allocations = [claim.allocation for claim in old_enough]
+        needed = needed_of(request, rooms_without([]), allocations, self._default_policy)
+        taken = [old_enough[i] for i in needed]
+        slices = self._place(request, rooms_without(taken))
         assert slices is not None
         return taken, slices
 
@@ -383,7 +380,7 @@ class Cache:
         self, node_name: str, request: Request, gone: list[Claim], remedy: str = ""
     ) -> Exception:
         rooms = self._rooms_without(node_name, gone)
-        return refusal(request, rooms, self._default_policy, remedy=remedy)
+        return refusal(request, tuple(rooms.values()), self._default_policy, remedy=remedy)
 
     # Reports
 
@@ -449,25 +446,19 @@ class Cache:
     ) -> list[Claim]:
         """Return those stopped claims, newest stop first, that fit beside everything else."""
         node = next((node for node in nodes if node.name == node_name), self._nodes.get(node_name))
-        use = dict(self._use)
-        before = [self._claims[key] for key in {*changed, *removed} & self._claims.keys()]
-        for claim in before:
-            for uuid in {part.card_uuid for part in claim.allocation.slices}:
-                use[uuid] = use[uuid].minus(claim.allocation, uuid)
-        for claim in changed.values():
-            for uuid in {part.card_uuid for part in claim.allocation.slices}:
-                use[uuid] = use.get(uuid, CardUse()).plus(claim.allocation, uuid)
         rooms = {
-            card.uuid: Room(card, use.get(card.uuid, CardUse()))
+            card.uuid: Room(card, self._use.get(card.uuid, CardUse()))
             for card in (node.cards if node else ())
         }
+        for allocation_id in {*changed, *removed} & self._claims.keys():
+            rooms = without_allocation(rooms, self._claims[allocation_id].allocation)
+        for claim in changed.values():
+            rooms = with_allocation(rooms, claim.allocation)
         back = []
         for claim in sorted(stopped, key=lambda claim: claim.since_unix_ns, reverse=True):
             if admits(rooms, claim.allocation):
                 back.append(claim)
-                for uuid in {part.card_uuid for part in claim.allocation.slices}:
-                    room = rooms[uuid]
-                    rooms[uuid] = Room(room.card, room.use.plus(claim.allocation, uuid))
+                rooms = with_allocation(rooms, claim.allocation)
         return back
 
     def _remember_release(self, allocation_id: str, now_unix_ns: int) -> None:

@@ -52,6 +52,26 @@ class Room:
         )
 
 
+Rooms = dict[str, Room]
+"""Rooms by the UUID of their card."""
+
+
+def with_allocation(rooms: Rooms, allocation: Allocation) -> Rooms:
+    """Return `rooms` with `allocation` in them; what it holds of other cards is no matter."""
+    uuids = {part.card_uuid for part in allocation.slices} & rooms.keys()
+    added = {uuid: Room(rooms[uuid].card, rooms[uuid].use.plus(allocation, uuid)) for uuid in uuids}
+    return {**rooms, **added}
+
+
+def without_allocation(rooms: Rooms, allocation: Allocation) -> Rooms:
+    """Return `rooms` without `allocation`, which must be in them."""
+    uuids = {part.card_uuid for part in allocation.slices} & rooms.keys()
+    freed = {
+        uuid: Room(rooms[uuid].card, rooms[uuid].use.minus(allocation, uuid)) for uuid in uuids
+    }
+    return {**rooms, **freed}
+
+
 class ObstacleKind(Enum):
     """Why a card cannot take a demand."""
 
@@ -226,7 +246,7 @@ def cut(request: Request, demand: Demand, card: Card) -> Slice:
     )
 
 
-def admits(rooms: dict[str, Room], allocation: Allocation) -> bool:
+def admits(rooms: Rooms, allocation: Allocation) -> bool:
     """Return whether `allocation` fits on the very cards that it names, as it is."""
     for uuid in {part.card_uuid for part in allocation.slices}:
         room = rooms.get(uuid)

@@ -179,10 +179,16 @@ class CacheMachine(RuleBasedStateMachine):
         """Return the claim that another request under the same key replaces."""
         if not own:
             return set()
-        rank = {
-            name: (self.known[name].request is not None, self.known[name].since) for name in own
+        return {
+            max(
+                own,
+                key=lambda name: (
+                    self.known[name].request is not None,
+                    self.known[name].since,
+                    name,
+                ),
+            )
         }
-        return {max(own, key=lambda name: rank[name])}
 
     def check_taken(self, asked: Request, taken: set[str], gone: set[str]) -> None:
         """Only old stopped claims are taken, and only if the request fits nowhere else."""
