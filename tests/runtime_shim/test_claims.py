@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims, observed on real processes, folders and state files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim import claims as claims_module
+from runtime_shim.answers import RELEASED, RUNNING, STOPPED, Answer, AnswerStore
+from runtime_shim.claims import Claims
+from runtime_shim.errors import CacheUnreachableError
+from runtime_shim.processes import boottime_ns
+from runtime_shim.region import Regions
+from tests.runtime_shim.allocations import GIB, allocation, answer, part
+from tests.runtime_shim.containers import Process, write_runc_state
+
+LONG_AGO_NS = 40 * 10**9
+
+
+class Cache:
+    """Frees claims, or fails to."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+        self.reachable = True
+        self.gate: asyncio.Event | None = None
+
+    async def release(self, allocation_id: str) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if not self.reachable:
+            raise CacheUnreachableError("unix:x", 2.0, "unavailable")
+        self.released.append(allocation_id)
+
+
+class Node:
+    """The parts that claims need, on scratch folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = AnswerStore(folder / "answers")
+        self.regions = Regions(folder / "containers")
+        self.cache = Cache()
+        self.changes = 0
+        self.store.load()
+        self.regions.prepare()
+        self.claims = Claims(self.store, self.regions, self.cache, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def state(self, of: Answer) -> pb.ClaimState | None:
+        found = [
+            claim.state
+            for claim in self.claims.reports()
+            if claim.allocation.allocation_id == of.allocation_id
+        ]
+        return found[0] if found else None
+
+    def stored(self, of: Answer) -> pb.ClaimState | None:
+        again = AnswerStore(self.store.folder)
+        again.load()
+        found = again.get(of.allocation_id)
+        return found.state if found else None
+
+    def start(self, of: Answer, launcher: Process) -> None:
+        """Do what a create does at its end."""
+        self.store.put(of)
+        self.regions.create(of.allocation, b"")
+        pidfd = os.pidfd_open(launcher.pid)
+        self.claims.started(of, pidfd)
+        os.close(pidfd)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.claims.close()
+    node.regions.close()
+    node.regions.sweep(())
+
+
+@pytest.fixture
+def launcher() -> Iterator[Process]:
+    with Process() as process:
+        yield process
+
+
+@pytest.fixture
+def init() -> Iterator[Process]:
+    with Process() as process:
+        yield process
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Answer:
+    """Return the answer of a container whose engine directory exists."""
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    return answer(
+        allocation(container_id="c1", root=str(tmp_path / "root")),
+        engine_directory=str(engine),
+    )
+
+
+def write_state(of: Answer, process: Process, cgroup: Path | None = None) -> None:
+    write_runc_state(Path(of.runtime_root), of.container_id, process.pid, cgroup=cgroup)
+
+
+def forget_by_engine(of: Answer) -> None:
+    Path(of.engine_directory).rmdir()
+
+
+async def test_a_container_runs_while_its_launcher_works(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.start(container, launcher)
+    forget_by_engine(container)
+
+    await node.claims.look()
+
+    assert node.state(container) == RUNNING
+    assert node.changes == 1
+
+
+async def test_it_runs_until_its_init_ends_and_then_it_is_stopped(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    node.start(container, launcher)
+    write_state(container, init)
+    launcher.end()
+    await node.claims.look()
+    assert node.state(container) == RUNNING
+    assert node.claims.has_live_init(container.key)
+
+    init.end()
+    await node.claims.look()
+
+    assert node.state(container) == STOPPED
+    assert node.stored(container) == STOPPED
+    assert not node.claims.has_live_init(container.key)
+    assert node.cache.released == []
+
+
+async def test_processes_left_in_its_own_cgroup_keep_it_running(
+    node: Node, container: Answer, launcher: Process, init: Process, tmp_path: Path
+) -> None:
+    cgroup = tmp_path / "cgroup"
+    cgroup.mkdir()
+    (cgroup / "cgroup.procs").write_text("4711\n")
+    node.start(container, launcher)
+    write_state(container, init, cgroup)
+    await node.claims.look()
+    launcher.end()
+    init.end()
+    await node.claims.look()
+    assert node.state(container) == RUNNING
+
+    (cgroup / "cgroup.procs").write_text("")
+    await node.claims.look()
+
+    assert node.state(container) == STOPPED
+
+
+async def test_it_is_released_when_the_engine_forgets_it(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.start(container, launcher)
+    launcher.end()
+    forget_by_engine(container)
+
+    await node.claims.look()
+
+    assert node.cache.released == [container.allocation_id]
+    assert node.claims.reports() == []
+    assert node.stored(container) is None
+    assert not (node.regions.folder / container.allocation_id).exists()
+
+
+async def test_a_verdict_without_process_is_held_and_then_stopped(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    young = replace(container, verdict_boottime_ns=boottime_ns())
+    node.start(young, launcher)
+    launcher.end()
+    await node.claims.look()
+    assert node.state(young) == RUNNING
+
+    old = replace(young, verdict_boottime_ns=boottime_ns() - LONG_AGO_NS)
+    with Process() as another:
+        node.start(old, another)
+        another.end()
+        await node.claims.look()
+
+    assert node.state(old) == STOPPED
+
+
+async def test_a_release_that_fails_is_tried_again(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.cache.reachable = False
+    node.start(container, launcher)
+    launcher.end()
+    forget_by_engine(container)
+    await node.claims.look()
+    assert node.state(container) == RELEASED
+    assert node.stored(container) == RELEASED
+
+    node.cache.reachable = True
+    await node.claims.look()
+
+    assert node.cache.released == [container.allocation_id]
+    assert node.claims.reports() == []
+
+
+async def test_a_create_waits_for_a_release_under_way_and_then_holds_off_others(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.cache.gate = asyncio.Event()
+    node.start(container, launcher)
+    launcher.end()
+    forget_by_engine(container)
+    looking = asyncio.create_task(node.claims.look())
+    entered = asyncio.Event()
+
+    async def create() -> None:
+        async with node.claims.creating(container.key):
+            entered.set()
+            assert node.cache.released == [container.allocation_id]
+
+    while node.state(container) != RELEASED:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    creating = asyncio.create_task(create())
+    await asyncio.sleep(0.05)
+    assert not entered.is_set()
+
+    node.cache.gate.set()
+    await asyncio.gather(looking, creating)
+
+
+async def test_nothing_changes_under_a_create(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.start(container, launcher)
+    launcher.end()
+    forget_by_engine(container)
+
+    async with node.claims.creating(container.key):
+        await node.claims.look()
+        await node.claims.replace_all([])
+        assert node.state(container) == RUNNING
+    await node.claims.look()
+
+    assert node.cache.released == [container.allocation_id]
+
+
+async def test_creates_of_one_container_wait_for_each_other(node: Node) -> None:
+    order: list[str] = []
+
+    async def create(name: str) -> None:
+        async with node.claims.creating(("", "c1")):
+            order.append(f"{name} in")
+            await asyncio.sleep(0.01)
+            order.append(f"{name} out")
+
+    await asyncio.gather(*(create(name) for name in "abc"))
+
+    assert order == ["a in", "a out", "b in", "b out", "c in", "c out"]
+
+
+async def test_the_next_agent_adopts_what_runs(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    node.start(container, launcher)
+    write_state(container, init)
+    await node.claims.look()
+    node.claims.close()
+    node.regions.close()
+    node.regions.create(allocation(), b"")  # a leftover
+    node.regions.close()
+
+    later = Node(node.folder)
+    await later.claims.adopt()
+
+    assert later.state(container) == RUNNING
+    assert later.claims.has_live_init(container.key)
+    assert later.regions.get(container.allocation_id) is not None
+    assert os.listdir(later.regions.folder) == [container.allocation_id]
+    later.claims.close()
+    later.regions.close()
+
+
+async def test_what_ended_while_no_agent_ran_is_stopped_at_once(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    young = replace(container, verdict_boottime_ns=boottime_ns())
+    node.start(young, launcher)
+    with Process() as later_init:
+        write_state(young, later_init)
+        await node.claims.look()
+    node.claims.close()
+    launcher.end()
+
+    later = Node(node.folder)
+    await later.claims.adopt()
+
+    assert later.state(young) == STOPPED
+    later.claims.close()
+
+
+async def test_claims_of_an_earlier_boot_are_stopped(
+    node: Node, container: Answer, init: Process
+) -> None:
+    earlier = replace(container, boot_id="another boot", verdict_boottime_ns=boottime_ns())
+    node.store.put(earlier)
+    write_state(earlier, init)  # left over, and its PID is somebody else's by now
+
+    await node.claims.adopt()
+
+    assert node.state(earlier) == STOPPED
+
+
+async def test_a_snapshot_removes_what_is_not_in_it_but_runs(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    stopped = answer(allocation(container_id="c2"), state=STOPPED, boot_id="earlier")
+    node.store.put(stopped)
+    await node.claims.adopt()
+    node.start(container, launcher)
+
+    await node.claims.replace_all([])
+
+    assert node.state(stopped) is None
+    assert node.stored(stopped) is None
+    assert node.state(container) == RUNNING
+    assert node.cache.released == []
+
+
+async def test_the_cache_s_word_ends_a_stopped_claim_and_no_running_one(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    stopped = answer(allocation(container_id="c2"), state=STOPPED, boot_id="earlier")
+    node.store.put(stopped)
+    await node.claims.adopt()
+    node.start(container, launcher)
+
+    await node.claims.drop(stopped.allocation_id)
+    await node.claims.drop(container.allocation_id)
+    await node.claims.drop("never heard of")
+
+    assert node.state(stopped) is None
+    assert node.state(container) == RUNNING
+
+
+async def test_a_changed_allocation_reaches_the_limits_file(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.start(container, launcher)
+    changed = allocation(
+        part(memory_bytes=3 * GIB), container_id="c1", allocation_id=container.allocation_id
+    )
+
+    await node.claims.upsert(changed)
+
+    region = node.regions.get(container.allocation_id)
+    assert region is not None
+    assert region.allocation == changed
+    again = AnswerStore(node.store.folder)
+    again.load()
+    assert again.all()[0].allocation == changed
+
+
+async def test_taken_claims_are_forgotten_durably(
+    node: Node, container: Answer, launcher: Process
+) -> None:
+    node.start(container, launcher)
+
+    await node.claims.forget([container.allocation_id])
+
+    assert node.stored(container) is None
+    assert not (node.regions.folder / container.allocation_id).exists()
+
+
+async def test_an_orphan_whose_container_runs_is_adopted(
+    node: Node, container: Answer, init: Process
+) -> None:
+    write_state(container, init)
+
+    await node.claims.replace_all([container.allocation])
+    await node.claims.look()
+
+    assert node.state(container) == RUNNING
+    assert node.stored(container) == RUNNING
+    init.end()
+    await node.claims.look()
+    assert node.cache.released == [container.allocation_id]
+
+
+async def test_an_orphan_without_process_is_freed_in_the_end(
+    node: Node, container: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.claims.upsert(container.allocation)
+    await node.claims.look()
+    assert node.cache.released == []
+
+    monkeypatch.setattr(claims_module, "NO_PROCESS_SECONDS", 0.0)
+    await node.claims.look()
+
+    assert node.cache.released == [container.allocation_id]
+    await node.claims.look()
+    assert node.cache.released == [container.allocation_id]
+
+
+async def test_an_orphan_that_a_create_completes_is_none(
+    node: Node, container: Answer, launcher: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "NO_PROCESS_SECONDS", 0.0)
+    await node.claims.upsert(container.allocation)
+    async with node.claims.creating(container.key):
+        await node.claims.look()
+        node.start(container, launcher)
+    await node.claims.look()
+
+    assert node.state(container) == RUNNING
+    assert node.cache.released == []
+
+
+async def test_the_end_of_a_process_is_seen_without_waiting(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    node.start(container, launcher)
+    write_state(container, init)
+    watching = asyncio.create_task(node.claims.run())
+    while not node.claims.has_live_init(container.key):
+        await asyncio.sleep(0.01)
+    launcher.end()
+
+    init.end()
+    while node.state(container) != STOPPED:
+        await asyncio.sleep(0.01)
+
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_descriptors_are_given_back(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    await node.claims.look()  # threads are there from now on
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        node.start(container, launcher)
+        write_state(container, init)
+        await node.claims.look()
+
+    await node.claims.forget([container.allocation_id])
+    await node.claims.look()
+
+    assert len(os.listdir("/proc/self/fd")) == before
