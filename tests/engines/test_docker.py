@@ -27,12 +27,12 @@ def short_states(node: Node) -> list[str]:
 def test_two_containers_are_held_and_a_third_is_refused(
     docker: Docker, node: Node, run: RunDetached
 ) -> None:
-    run("a", "2Gi")
-    run("b", "5Gi")
+    run("slice-a", "2Gi")
+    run("slice-b", "5Gi")
 
-    a, b = (probe_in(docker, name, "--until-refused", "64m") for name in ("a", "b"))
+    a, b = (probe_in(docker, name, "--until-refused", "64m") for name in ("slice-a", "slice-b"))
     with pytest.raises(DockerFailedError) as caught:
-        run("c", "4Gi")
+        run("slice-c", "4Gi")
 
     assert (totals(a), a["words"][0]["bytes"], a["words"][0]["code"]) == ({2 * GIB}, 2 * GIB, 2)
     assert (totals(b), b["words"][0]["bytes"], b["words"][0]["code"]) == ({5 * GIB}, 5 * GIB, 2)
@@ -40,10 +40,10 @@ def test_two_containers_are_held_and_a_third_is_refused(
     assert "vgpu: container" in caught.value.stderr
     assert "1.0Gi" in caught.value.stderr
 
-    docker.command("rm", "-f", "b", "c")
-    run("c", "4Gi")
+    docker.command("rm", "-f", "slice-b", "slice-c")
+    run("slice-c", "4Gi")
 
-    assert totals(probe_in(docker, "c")) == {4 * GIB}
+    assert totals(probe_in(docker, "slice-c")) == {4 * GIB}
 
 
 def test_run_rm_prints_the_program_and_frees(
@@ -58,16 +58,16 @@ def test_run_rm_prints_the_program_and_frees(
 def test_restart_stop_and_start_keep_the_cards(
     docker: Docker, node: Node, run: RunDetached
 ) -> None:
-    run("a", "2Gi")
+    run("slice-a", "2Gi")
     first = node.claims()[0].allocation.allocation_id
 
-    docker.command("restart", "--time=1", "a")
-    assert totals(probe_in(docker, "a")) == {2 * GIB}
-    docker.command("stop", "--time=1", "a")
+    docker.command("restart", "--time=1", "slice-a")
+    assert totals(probe_in(docker, "slice-a")) == {2 * GIB}
+    docker.command("stop", "--time=1", "slice-a")
     wait_until(lambda: short_states(node) == ["stopped"], "docker stop is seen")
-    docker.command("start", "a")
+    docker.command("start", "slice-a")
 
-    assert totals(probe_in(docker, "a")) == {2 * GIB}
+    assert totals(probe_in(docker, "slice-a")) == {2 * GIB}
     assert [claim.allocation.allocation_id for claim in node.claims()] == [first]
     wait_until(lambda: short_states(node) == ["running"], "docker start is seen")
 
@@ -75,13 +75,13 @@ def test_restart_stop_and_start_keep_the_cards(
 def test_rm_of_a_stopped_container_frees_although_no_runtime_is_called(
     docker: Docker, node: Node, run: RunDetached
 ) -> None:
-    run("a", "6Gi")
-    docker.command("stop", "--time=1", "a")
-    docker.command("rm", "a")
+    run("slice-a", "6Gi")
+    docker.command("stop", "--time=1", "slice-a")
+    docker.command("rm", "slice-a")
 
-    run("b", "6Gi")
+    run("slice-b", "6Gi")
 
-    assert totals(probe_in(docker, "b")) == {6 * GIB}
+    assert totals(probe_in(docker, "slice-b")) == {6 * GIB}
     assert short_states(node) == ["running"]
 
 
@@ -96,9 +96,9 @@ def test_a_device_option_does_not_widen_the_slice(
 ) -> None:
     device = node.directory / "driver/dev/nvidia0"
 
-    run("a", "2Gi", extra=[f"--device={device}:/dev/nvidia7", f"--device={device}:/dev/other"])
+    run("slice-a", "2Gi", extra=[f"--device={device}:/dev/nvidia7", f"--device={device}:/dev/other"])
 
-    listing = docker.command("exec", "a", "ls", "/dev").split()
+    listing = docker.command("exec", "slice-a", "ls", "/dev").split()
     assert "nvidia0" in listing
     assert not {"nvidia7", "other"} & set(listing)
 
@@ -113,21 +113,21 @@ def test_a_failed_create_leaves_nothing(docker: Docker, node: Node, options: lis
 
 
 def test_containers_outlive_agent_and_cache(docker: Docker, node: Node, run: RunDetached) -> None:
-    run("a", "2Gi")
+    run("slice-a", "2Gi")
     node.stop_agent(signal.SIGKILL)
     node.stop_cache(signal.SIGKILL)
 
-    assert totals(probe_in(docker, "a")) == {2 * GIB}
-    docker.command("stop", "--time=1", "a")
+    assert totals(probe_in(docker, "slice-a")) == {2 * GIB}
+    docker.command("stop", "--time=1", "slice-a")
     node.start_cache()
     node.start_agent()
 
     wait_until(lambda: short_states(node) == ["stopped"], "the stop is noticed afterwards")
-    docker.command("start", "a")
-    assert totals(probe_in(docker, "a")) == {2 * GIB}
+    docker.command("start", "slice-a")
+    assert totals(probe_in(docker, "slice-a")) == {2 * GIB}
 
 
-@pytest.mark.parametrize("name", ["VGPU_MEMORY=0", "VGPU_MEMORY=16Gi", "VGPU_FOO=1"])
+@pytest.mark.parametrize("name", ["VGPU_MEMORY=0", "VGPU_MEMORY=16Gi", "VGPU_MEM=1Gi"])
 def test_bad_values_reach_the_user_as_one_sentence(
     docker: Docker, options: list[str], name: str
 ) -> None:
