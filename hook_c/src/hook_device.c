@@ -169,6 +169,8 @@ static int charge_context(struct hook_call *call, int device)
 			       ? CUDA_ERROR_OUT_OF_MEMORY
 			       : CUDA_SUCCESS;
 
+	limits_refresh(&tenant->limits);
+
 	uint64_t bytes = limits_load(&tenant->limits.card[card].context_bytes);
 
 	if (bytes != 0 && !quota_reserve(&tenant->quota, (unsigned int)card, bytes))

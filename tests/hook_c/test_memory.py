@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container's processes together never get more of a card than was promised."""
+
+import time
+
+import pytest
+
+from tests.fakes.gpu.simulated_gpu import SimulatedGpu
+from tests.hook_c.conftest import GIB, MIB, Start
+from tests.hook_c.container import Container
+
+OUT_OF_MEMORY = 2
+INVALID_VALUE = 1
+
+# Every family that takes memory by a size, and the argument behind it.
+ALLOCATORS = [
+    ("cuMemAlloc_v2", ()),
+    ("cuMemAllocManaged", (1,)),
+    ("cuMemAllocAsync", (0,)),
+    ("cuMemAllocAsync_ptsz", (0,)),
+]
+
+
+@pytest.mark.parametrize(("name", "rest"), ALLOCATORS)
+def test_the_limit_is_granted_and_a_byte_more_is_refused(
+    container: Container, start: Start, name: str, rest: tuple[int, ...]
+) -> None:
+    tenant = start(container)
+
+    assert tenant.do("out", name, GIB + 1, *rest) == [OUT_OF_MEMORY, 0]
+    code, address = tenant.do("out", name, GIB, *rest)
+    assert code == 0
+    assert tenant.do("out", name, 1, *rest) == [OUT_OF_MEMORY, 0]
+    assert tenant.do("free", address) == 0
+    assert tenant.do("out", name, GIB, *rest)[0] == 0
+
+
+@pytest.mark.parametrize("bytes_", [2**64 - 1, 2**64 - 2 * MIB, 2**63, 2**63 + 1])
+def test_a_size_near_the_end_of_64_bits_is_refused(
+    container: Container, start: Start, bytes_: int
+) -> None:
+    tenant = start(container)
+
+    assert tenant.do("allocate", bytes_) == [OUT_OF_MEMORY, 0]
+    assert tenant.do("memory") == [GIB, GIB]
+
+
+def test_bad_arguments_get_the_drivers_own_answer(container: Container, start: Start) -> None:
+    tenant = start(container)
+
+    assert tenant.do("call", "cuMemAlloc_v2", 0, 4 * GIB) == INVALID_VALUE
+    assert tenant.do("allocate", 0)[0] == INVALID_VALUE
+    assert tenant.do("free", 0) == 0
+    assert tenant.do("free", 12345) == INVALID_VALUE
+    assert tenant.do("call", "cuMemGetInfo_v2", 0, 0) == INVALID_VALUE
+
+
+def test_sizes_are_those_that_the_driver_takes(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+
+    for size in (1, 512, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 33 * MIB):
+        code, address = tenant.do("allocate", size)
+        assert code == 0
+        assert container.used() == gpu.used_bytes()
+        tenant.do("free", address)
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_pitch_is_charged_as_the_driver_pads_it(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+
+    assert tenant.do("pitch", 520, 10000)[0] == 0
+    assert container.used() == gpu.used_bytes() == 10 * MIB
+    assert tenant.do("pitch", 520, 1 << 20)[0] == 0
+    assert tenant.do("pitch", 2**63, 2)[0] == OUT_OF_MEMORY
+    assert tenant.do("pitch", 520, 1 << 20)[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("allocator", ["cuMemAlloc_v2", "cuMemAllocAsync"])
+@pytest.mark.parametrize("free", ["cuMemFree_v2", "cuMemFreeAsync"])
+def test_any_free_is_good_for_any_memory(
+    container: Container, start: Start, allocator: str, free: str
+) -> None:
+    tenant = start(container)
+    code, address = tenant.do("out", allocator, 64 * MIB, 0)
+    assert code == 0
+
+    assert tenant.do("call", free, address, 0) == 0
+    assert tenant.do("memory") == [GIB, GIB]
+
+
+def test_two_processes_share_the_limit(container: Container, start: Start) -> None:
+    one, two = start(container), start(container)
+
+    assert one.do("allocate", 600 * MIB)[0] == 0
+    assert two.do("allocate", 600 * MIB) == [OUT_OF_MEMORY, 0]
+    assert two.do("allocate", 424 * MIB)[0] == 0
+    assert one.do("memory") == two.do("memory") == [0, GIB]
+
+
+def test_memory_of_a_killed_process_is_free_within_100_ms(
+    container: Container, start: Start
+) -> None:
+    one, two = start(container), start(container)
+    assert one.do("allocate", GIB)[0] == 0
+    assert two.do("allocate", 2 * MIB)[0] == OUT_OF_MEMORY
+
+    one.kill()
+    killed = time.monotonic()
+    assert two.do("allocate", GIB)[0] == 0
+    assert time.monotonic() - killed < 0.1
+
+
+def test_reports_of_a_killed_process_end_within_100_ms(container: Container, start: Start) -> None:
+    one, two = start(container), start(container)
+    assert one.do("allocate", GIB)[0] == 0
+
+    one.kill()
+    time.sleep(0.1)
+    assert two.do("memory") == [GIB, GIB]
+
+
+def test_a_process_that_ends_gives_back(container: Container, start: Start) -> None:
+    one, two = start(container), start(container)
+    assert one.do("allocate", GIB)[0] == 0
+
+    one.close()
+    assert two.do("allocate", GIB)[0] == 0
+
+
+def test_each_card_has_its_own_limit(container: Container, start: Start) -> None:
+    one, two = start(container), start(container, device=1)
+
+    assert one.do("allocate", GIB)[0] == 0
+    assert two.do("memory") == [2 * GIB, 2 * GIB]
+    assert two.do("allocate", 2 * GIB + 1)[0] == OUT_OF_MEMORY
+    assert two.do("allocate", 2 * GIB)[0] == 0
+
+
+def test_garbage_in_the_usage_file_raises_no_limit(container: Container, start: Start) -> None:
+    tenant = start(container)
+    assert tenant.do("allocate", 1000 * MIB)[0] == 0
+    usage = (container.folder / "usage").open("r+b")
+
+    for garbage in (b"\0", b"\xff", b"\x80"):
+        usage.seek(128)
+        usage.write(garbage * (1 << 20))
+        usage.flush()
+        assert tenant.do("allocate", 32 * MIB) == [OUT_OF_MEMORY, 0]
+        free, total = tenant.do("memory")
+        assert free <= 24 * MIB
+        assert total == GIB
+    usage.close()
+
+
+def test_a_limit_changes_without_a_restart(container: Container, start: Start) -> None:
+    tenant = start(container)
+    assert tenant.do("allocate", GIB)[0] == 0
+
+    container.write(memory_bytes=3 * GIB)
+    assert tenant.do("memory") == [2 * GIB, 3 * GIB]
+    assert tenant.do("allocate", 2 * GIB)[0] == 0
+    container.write(memory_bytes=GIB // 2)
+    assert tenant.do("memory") == [0, GIB // 2]
+    assert tenant.do("allocate", 2 * MIB)[0] == OUT_OF_MEMORY
+
+
+def test_overhead_that_the_agent_measures_counts(container: Container, start: Start) -> None:
+    tenant = start(container)
+
+    container.write(overhead_bytes=GIB - 8 * MIB)
+    assert tenant.do("memory") == [8 * MIB, GIB]
+    assert tenant.do("allocate", 10 * MIB)[0] == OUT_OF_MEMORY
+    assert tenant.do("allocate", 8 * MIB)[0] == 0
+    container.write(overhead_bytes=2 * GIB)
+    assert tenant.do("memory") == [0, GIB]
+
+
+def test_a_context_is_charged_while_it_lives(container: Container, start: Start) -> None:
+    container.write(context_bytes=100 * MIB)
+    tenant = start(container)
+
+    assert tenant.do("memory") == [GIB - 100 * MIB, GIB]
+    code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+    assert code == 0
+    assert container.used() == 200 * MIB
+    assert tenant.do("allocate", 50 * MIB)[0] == 0
+    assert container.used() == 250 * MIB
+    assert tenant.do("call", "cuCtxDestroy_v2", context) == 0
+    assert container.used() == 100 * MIB
+
+
+def test_a_context_that_does_not_fit_is_refused(container: Container, start: Start) -> None:
+    tenant = start(container)
+    container.write(context_bytes=600 * MIB)
+
+    assert tenant.do("out", "cuCtxCreate_v2", 0, 0)[0] == 0
+    assert tenant.do("out", "cuCtxCreate_v2", 0, 0)[0] == OUT_OF_MEMORY
+
+
+def test_resetting_the_primary_context_ends_its_memory(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    container.write(context_bytes=100 * MIB)
+    tenant = start(container)
+    for _ in range(10):
+        assert tenant.do("allocate", 5 * MIB)[0] == 0
+        assert tenant.do("allocate", 4096)[0] == 0
+
+    assert tenant.do("call", "cuDevicePrimaryCtxReset_v2", 0) == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_a_forked_child_begins_with_nothing(container: Container, start: Start) -> None:
+    tenant = start(container)
+    code, address = tenant.do("allocate", 700 * MIB)
+    assert code == 0
+
+    # The driver does not work in it, and what it frees is not its parent's.
+    answers = tenant.do("forked", ["free", address], ["allocate", 2 * MIB])
+    assert answers[0] != 0
+    assert answers[1][0] != 0
+    assert container.used() == 700 * MIB
+    assert tenant.do("free", address) == 0
+    assert container.used() == 0
+
+
+def test_a_daemon_that_closes_all_files_stays_counted(container: Container, start: Start) -> None:
+    one, two = start(container), start(container)
+    assert one.do("allocate", 700 * MIB)[0] == 0
+
+    one.do("close_all_files")
+    time.sleep(0.1)
+    assert two.do("allocate", 700 * MIB)[0] == OUT_OF_MEMORY
+    assert two.do("memory") == [GIB - 700 * MIB, GIB]
