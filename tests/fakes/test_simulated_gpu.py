@@ -147,6 +147,39 @@ def test_a_lock_whose_owner_was_killed_is_taken_over(
     assert time.monotonic() - started < 2
 
 
+def test_threads_that_allocate_at_once_lose_nothing(gpu: SimulatedGpu, tenant: Tenant) -> None:
+    codes = tenant.do("churn", 8, 200)
+
+    assert set(codes) <= {0, OUT_OF_MEMORY}
+    assert gpu.used_bytes() == CONTEXT
+
+
+def test_a_storm_of_kills_never_overbooks_and_leaves_nothing(
+    gpu: SimulatedGpu, new_tenant: NewTenant
+) -> None:
+    victims: list[Tenant] = []
+    highest = 0
+    for _ in range(12):
+        victim = new_tenant()
+        victim.send("start")
+        victim.send("churn", 2, 1_000_000)
+        victims.append(victim)
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            highest = max(highest, gpu.used_bytes())
+        if len(victims) > 4:
+            victims.pop(0).kill()
+    for victim in victims:
+        victim.kill()
+
+    survivor = new_tenant()
+    survivor.do("start")
+
+    assert 0 < highest <= 8 * GIB
+    assert gpu.used_bytes() == CONTEXT
+    assert survivor.do("allocate", 8 * GIB - CONTEXT)[0] == 0
+
+
 # --- process life ----------------------------------------------------------------------------
 
 

@@ -55,8 +55,20 @@ CUDA_API(cuGetProcAddress,
 								  : CUDA_ERROR_NOT_FOUND;
 }
 
-/* The tables are private to NVIDIA's own libraries. An empty one (its size and nothing else) lets a
- * runtime go on to its look-ups; its use of an entry fails there. */
+/* The tables are private to NVIDIA's own libraries: a size, then functions. Here every one of them
+ * refuses, so that a runtime gets through its look-ups and then ends with an error of its own. */
+#define TABLE_FUNCTIONS 95
+
+struct export_table {
+	size_t bytes;
+	CUresult (*function[TABLE_FUNCTIONS])(void);
+};
+
+static CUresult refuse(void)
+{
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUDA_API(cuGetExportTable, (const void **table, const CUuuid *id))
 {
 	static const unsigned char ids[][16] = {
@@ -67,14 +79,15 @@ CUDA_API(cuGetExportTable, (const void **table, const CUuuid *id))
 		{0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e, 0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c,
 		 0x0d, 0xd9},
 	};
-	static const size_t empty[1] = {sizeof(empty)};
+	static const struct export_table refusing = {
+		.bytes = sizeof(refusing), .function = {[0 ... TABLE_FUNCTIONS - 1] = refuse}};
 	CUresult status = enter_always(__func__, table != NULL && id != NULL);
 
 	if (status != CUDA_SUCCESS)
 		return status;
 	for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
 		if (memcmp(ids[i], id->bytes, sizeof(ids[i])) == 0) {
-			*table = empty;
+			*table = &refusing;
 			return CUDA_SUCCESS;
 		}
 	}

@@ -2,7 +2,7 @@
 FAKE_DIR := tests/fakes/gpu
 FAKE_SHARED_C := state.c clock.c
 FAKE_CUDA_C := process.c device.c context.c address.c memory.c pool.c stream.c event.c \
-	module.c launch.c graph.c copy.c vmm.c ipc.c array.c error.c lookup.c \
+	module.c launch.c graph.c copy.c vmm.c ipc.c array.c error.c accepted.c lookup.c \
 	lookup_table.c cuda_stubs.c
 FAKE_NVML_C := nvml_system.c nvml_device.c nvml_memory.c nvml_process.c nvml_event.c \
 	nvml_stubs.c
@@ -15,7 +15,7 @@ C_FILES += $(addprefix $(FAKE_DIR)/,$(FAKE_SHARED_C) $(FAKE_CUDA_C) $(FAKE_NVML_
 C_INCLUDES += -Ihook_c
 
 FAKE_CC := $(CC_TEST) -D_GNU_SOURCE -fPIC -shared -fvisibility=hidden -Ihook_c \
-	-Wl,--hash-style=gnu -Wl,-z,defs -pthread
+	-Wl,--hash-style=gnu -Wl,-z,defs -Wl,-Bsymbolic -pthread
 
 $(FAKE_CUDA): $(addprefix $(FAKE_DIR)/,$(FAKE_SHARED_C) $(FAKE_CUDA_C)) \
 		$(wildcard $(FAKE_DIR)/*.h) hook_c/fake_driver.gen.h $(FAKE_DIR)/module.mk

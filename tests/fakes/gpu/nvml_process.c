@@ -32,10 +32,10 @@ struct listed {
 	uint64_t bytes;
 };
 
-static unsigned int list_processes(unsigned int card, struct listed *listed)
+static unsigned int list_once(const struct observer *observer, unsigned int card,
+			      struct listed *listed)
 {
 	struct fake_state *state = state_map();
-	struct observer observer = observer_open();
 	uint32_t high = __atomic_load_n(&state->processes_high, __ATOMIC_ACQUIRE);
 	unsigned int count = 0;
 
@@ -48,10 +48,24 @@ static unsigned int list_processes(unsigned int card, struct listed *listed)
 		if ((word & 3) != FAKE_SLOT_LIVE || bytes == 0)
 			continue;
 		bytes += __atomic_load_n(&process->held[card].memory_bytes, __ATOMIC_RELAXED);
-		if (!observer_alive(&observer, i, &pid) || pid <= 0)
+		if (!observer_alive(observer, i, &pid) || pid <= 0)
 			continue;
 		listed[count++] =
 			(struct listed){.pid = (unsigned int)pid, .slot = i, .bytes = bytes};
+	}
+	return count;
+}
+
+static unsigned int list_processes(unsigned int card, struct listed *listed)
+{
+	struct observer observer = observer_open();
+	unsigned int count = 0;
+
+	for (int i = 0; i < STATE_SNAPSHOT_TRIES; i++) {
+		uint64_t before = state_changes();
+		count = list_once(&observer, card, listed);
+		if (state_changes() == before)
+			break;
 	}
 	observer_close(&observer);
 	return count;

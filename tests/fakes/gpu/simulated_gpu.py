@@ -19,6 +19,8 @@ _SOURCE = Path(__file__).parent
 LIBRARY_DIRECTORY = _SOURCE.parents[2] / "build" / "fake"
 """Where `make` puts the two libraries."""
 
+_SNAPSHOT_TRIES = 1000
+
 _FLOCK = struct.Struct("hhqqi4x")
 
 CharArray: TypeAlias = Any
@@ -172,11 +174,21 @@ class SimulatedGpu:
         answer = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
         return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
+    def _snapshot(self) -> Sequence[Any]:
+        """All slots ever used, as they were at one moment."""
+        slots: Any = []
+        for _ in range(_SNAPSHOT_TRIES):
+            before = self.state.changes
+            slots = _ffi.new("struct fake_process[]", self.state.processes_high)
+            _ffi.memmove(slots, self.state.process, _ffi.sizeof(slots))
+            if self.state.changes == before:
+                break
+        return list(slots)
+
     def processes(self) -> list[GpuProcess]:
         """The living processes that have called cuInit."""
         found = []
-        for slot in range(self.state.processes_high):
-            process = self.state.process[slot]
+        for slot, process in enumerate(self._snapshot()):
             if process.state & 3 != _constants.FAKE_SLOT_LIVE:
                 continue
             pid = self._owner(slot)

@@ -333,10 +333,23 @@ static uint64_t sum_used(unsigned int card)
 	return used;
 }
 
+uint64_t state_changes(void)
+{
+	return __atomic_load_n(&state->changes, __ATOMIC_SEQ_CST);
+}
+
 uint64_t state_used_bytes(unsigned int card)
 {
+	uint64_t used = 0;
+
 	reap();
-	return sum_used(card);
+	for (int i = 0; i < STATE_SNAPSHOT_TRIES; i++) {
+		uint64_t before = state_changes();
+		used = sum_used(card);
+		if (state_changes() == before)
+			break;
+	}
+	return used;
 }
 
 /* One lock for all cards, owned by a slot: whoever has waited for long asks the kernel whether the
@@ -391,8 +404,10 @@ bool state_take(unsigned int card, enum holding what, uint64_t bytes)
 		used = sum_used(card);
 	}
 	bool fits = used <= total && bytes <= total - used;
-	if (fits)
-		(void)__atomic_fetch_add(holding, bytes, __ATOMIC_RELAXED);
+	if (fits) {
+		(void)__atomic_fetch_add(&state->changes, 1, __ATOMIC_SEQ_CST);
+		(void)__atomic_fetch_add(holding, bytes, __ATOMIC_SEQ_CST);
+	}
 	state_unlock();
 	return fits;
 }
@@ -404,7 +419,8 @@ void state_give(unsigned int card, enum holding what, uint64_t bytes)
 		return;
 	uint64_t *holding = holding_of(&self->held[card], what);
 
-	(void)__atomic_fetch_sub(holding, bytes, __ATOMIC_RELAXED);
+	(void)__atomic_fetch_add(&state->changes, 1, __ATOMIC_SEQ_CST);
+	(void)__atomic_fetch_sub(holding, bytes, __ATOMIC_SEQ_CST);
 }
 
 /* --- visibility and faults ------------------------------------------------------------------ */

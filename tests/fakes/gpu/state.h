@@ -102,9 +102,9 @@ struct fake_state {
 	uint32_t lock;            /* slot + 1 of the owner; see state_lock */
 	uint32_t lock_contended;
 	uint32_t faults_high; /* entries of `fault` to look at */
-	uint32_t pad;
-	uint64_t clock_mode; /* 0: the machine's monotonic clock */
+	uint32_t clock_mode;  /* 0: the machine's monotonic clock; others are not made yet */
 	uint64_t clock_ns;
+	uint64_t changes; /* grows before every change of what a process holds */
 	struct fake_card card[16];
 	struct fake_fault fault[32];
 	struct fake_process process[1024];
@@ -136,6 +136,11 @@ struct observer {
 struct observer observer_open(void);
 void observer_close(struct observer *observer);
 bool observer_alive(const struct observer *observer, unsigned int slot, int *pid);
+
+/* Taken before and after reading what several processes hold: equal when nothing changed meanwhile,
+ * so that no memory was seen twice on its way from one process to another. */
+uint64_t state_changes(void);
+#define STATE_SNAPSHOT_TRIES 1000
 
 /* Bytes in use on a card by all the living and the driver. Frees the slots of the dead. */
 uint64_t state_used_bytes(unsigned int card);

@@ -7,9 +7,11 @@ Run as a program it reads one JSON list a line, `[method, argument, …]`, calls
 import ctypes
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +67,36 @@ class Driver:
         if code != 0:
             raise RuntimeError(f"cuMemGetInfo: {code}")
         return free.value, total.value
+
+    def churn(self, threads: int, rounds: int) -> list[int]:
+        """Allocate and free in several threads at once; the kinds of result codes seen."""
+        seen: set[int] = set()
+
+        def run(seed: int) -> None:
+            dice = random.Random(seed)
+            self._cuda.cuCtxSetCurrent(context)
+            held: list[int] = []
+            for _ in range(rounds):
+                size = dice.choice([1000, 1 << 20, 5 << 20, 300 << 20])
+                name = dice.choice(["cuMemAlloc_v2", "cuMemAllocAsync"])
+                code, address = self.out(name, size, 0)
+                seen.add(code)
+                if code == 0:
+                    held.append(address)
+                if len(held) > dice.randrange(8):
+                    seen.add(self.free(held.pop(dice.randrange(len(held)))))
+            for address in held:
+                seen.add(self.free(address))
+
+        context = ctypes.c_void_p()
+        self._cuda.cuCtxGetCurrent(ctypes.byref(context))
+        runners = [threading.Thread(target=run, args=(seed,)) for seed in range(threads)]
+        for runner in runners:
+            runner.start()
+        for runner in runners:
+            runner.join()
+        self._cuda.cuCtxSynchronize()
+        return sorted(seen)
 
     def taken(self, name: str, *arguments: int) -> tuple[int, int]:
         """As `out`, but return the bytes that the card has less since."""
