@@ -9,7 +9,8 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import grpc
 from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_server
@@ -79,35 +80,30 @@ async def running(config: Config) -> AsyncIterator[None]:
 @contextmanager
 def _bound(server: grpc.aio.Server, addresses: list[str]) -> Iterator[None]:
     """Bind all addresses; Unix sockets are root's alone and are removed at the end."""
-    ours: dict[str, tuple[int, int]] = {}
-    # The socket is made with its final mode, so that there is no moment at which others may
-    # connect. Nothing else runs here yet.
+    paths = [unix_path(address) for address in addresses if address.startswith("unix:")]
+    for path in paths:
+        make_room(path)
+    # The sockets are made with their final mode, so that there is no moment at which others may
+    # connect. Nothing else runs in this process yet.
     umask = os.umask(0o177)
     try:
         for address in addresses:
-            if not address.startswith("unix:"):
-                _bind(server, address)
-                continue
-            path = unix_path(address)
-            os.umask(0o022)
-            make_room(path)
-            os.umask(0o177)
             _bind(server, address)
-            status = path.stat()
-            ours[address] = (status.st_dev, status.st_ino)
     finally:
         os.umask(umask)
+    ours = {path: _identity(path) for path in paths}
     try:
         yield
     finally:
-        for address, identity in ours.items():
-            path = unix_path(address)
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            if (status.st_dev, status.st_ino) == identity:
-                path.unlink()
+        for path, identity in ours.items():
+            with suppress(FileNotFoundError):
+                if _identity(path) == identity:
+                    path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _bind(server: grpc.aio.Server, address: str) -> None:

@@ -52,6 +52,8 @@ class EmbeddedService(SchedulerCacheServicer):
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveResponse:
         """Return the allocation of that id. Pods, and so identities, are unknown on this host."""
         async with _errors_mapped(context):
+            if not request.container_uuid:
+                raise InvalidRequestError("container_uuid is required: this host knows no pods")
             claim = self._cache.claim(request.container_uuid)
             if request.node_name not in ("", claim.allocation.node_name):
                 raise WrongNodeError(

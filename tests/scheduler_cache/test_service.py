@@ -130,6 +130,14 @@ async def test_an_unknown_id_is_not_found(node: SchedulerCacheStub) -> None:
     )
 
 
+async def test_an_identity_alone_is_an_invalid_argument(node: SchedulerCacheStub) -> None:
+    await refused(
+        node.Resolve(pb.ResolveRequest(engine_container_id="c1")),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "container_uuid is required",
+    )
+
+
 async def test_another_nodes_allocation_is_denied(node: SchedulerCacheStub) -> None:
     allocation = (await node.Allocate(allocate("c1", 2))).allocation
 
