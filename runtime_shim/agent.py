@@ -23,6 +23,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim import __version__
 from runtime_shim.answers import RUNNING, AnswerStore
 from runtime_shim.cache_client import CacheClient
+from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.create import Creator
@@ -66,6 +67,13 @@ class Agent:
         self.regions = Regions(paths.run_dir / "containers")
         self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
         self.meter = Meter(self.claims, self.regions, self.inventory)
+        self.calibration = Calibration(
+            paths.state_dir / "contexts.json",
+            # The library's own folder: the two are of one version.
+            paths.library.parent / "vgpu-probe",
+            config.driver.library_dirs,
+            self.inventory,
+        )
         self.creator = Creator(
             config,
             cache=self.cache,
@@ -73,6 +81,7 @@ class Agent:
             store=self.store,
             regions=self.regions,
             inventory=self.inventory,
+            calibration=self.calibration,
             host=self.host,
         )
 
@@ -81,7 +90,8 @@ class Agent:
         self.regions.prepare()
         self.store.load()
         await self.claims.adopt()
-        await in_thread(self.host.majors)  # searches the driver, so that no create has to
+        # Searches the driver, so that no create has to.
+        self.calibration.load(await in_thread(self.host.driver_version))
         first = asyncio.create_task(self.inventory.refresh())
         await asyncio.wait({first}, timeout=_FIRST_INVENTORY_SECONDS)
         await self._try_to_report()
@@ -96,6 +106,7 @@ class Agent:
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
             group.create_task(self._look_for_cards())
+            group.create_task(self._calibrate_forever())
 
     async def close(self) -> None:
         """Let go of everything; containers, their files and the answers stay."""
@@ -189,6 +200,15 @@ class Agent:
             await asyncio.sleep(_INVENTORY_SECONDS)
             if await self.inventory.refresh():
                 self._report_wanted.set()
+
+    async def _calibrate_forever(self) -> None:
+        """Measure new cards, and tell running containers what was not known when they started."""
+        while True:
+            await self.calibration.measure(self.inventory.cards)
+            for region in self.regions.all():
+                uuids = [part.card_uuid for part in region.allocation.slices]
+                region.set_context(self.calibration.context_bytes(uuids))
+            await asyncio.sleep(_INVENTORY_SECONDS)
 
 
 async def serve(config: Config) -> None:

@@ -8,7 +8,6 @@ new agent what its predecessor had started. Blocking calls; any thread.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -23,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 
+_MESSAGES = {"allocation": pb.Allocation, "request": pb.AllocationRequest}
+
 RUNNING = pb.CLAIM_STATE_RUNNING
 STOPPED = pb.CLAIM_STATE_STOPPED
 RELEASED = pb.CLAIM_STATE_RELEASED
@@ -33,8 +34,8 @@ class Answer:
     """What one container was given, and how to tell whether it still lives."""
 
     allocation: pb.Allocation
-    fingerprint: str
-    """Of the request; another request under the same key is another claim."""
+    request: pb.AllocationRequest
+    """What was asked; another request under the same key is another claim."""
     runtime_root: str
     """The low-level runtime's --root; empty when it was not given."""
     container_id: str
@@ -66,11 +67,6 @@ class Answer:
         if state == self.state:
             return self
         return replace(self, state=state, since_unix_ns=now_unix_ns)
-
-
-def request_fingerprint(request: pb.AllocationRequest) -> str:
-    """Return what two requests share exactly when they ask for the same."""
-    return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
 
 
 class AnswerStore:
@@ -179,9 +175,8 @@ def read_answers(folder: Path) -> list[Answer]:
 def encode_answer(answer: Answer) -> bytes:
     """Return the file of `answer`."""
     table = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    table["allocation"] = json_format.MessageToDict(
-        answer.allocation, preserving_proto_field_name=True
-    )
+    for name in _MESSAGES:
+        table[name] = json_format.MessageToDict(table[name], preserving_proto_field_name=True)
     table["state"] = pb.ClaimState.Name(answer.state)
     return json.dumps({"version": FORMAT_VERSION, **table}, indent=1).encode()
 
@@ -192,9 +187,8 @@ def decode_answer(content: bytes) -> Answer:
     if not isinstance(table, dict) or table.pop("version", None) != FORMAT_VERSION:
         raise ValueError(f"it is not an answer of version {FORMAT_VERSION}")
     try:
-        table["allocation"] = json_format.ParseDict(
-            table["allocation"], pb.Allocation(), ignore_unknown_fields=True
-        )
+        for name, message in _MESSAGES.items():
+            table[name] = json_format.ParseDict(table[name], message(), ignore_unknown_fields=True)
         table["state"] = pb.ClaimState.Value(table["state"])
         answer = Answer(**table)
     except (KeyError, TypeError, ValueError, json_format.ParseError) as error:

@@ -344,7 +344,7 @@ class Claims:
     def _adopt_orphan(self, orphan: _Orphan, key: tuple[str, str], init: Init) -> None:
         answer = Answer(
             allocation=orphan.allocation,
-            fingerprint="",
+            request=pb.AllocationRequest(),  # not known, so that it equals none
             runtime_root=key[0],
             container_id=key[1],
             bundle="",

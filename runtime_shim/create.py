@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Protocol
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, request_fingerprint
+from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore
 from runtime_shim.bundle import Bundle
+from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
@@ -33,7 +34,18 @@ from runtime_shim.processes import boot_id, boottime_ns
 from runtime_shim.region import Regions, check_allocation
 from runtime_shim.request import parse_request
 from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
-from runtime_shim.spec import ContainerEdits, Mount, Spec, apply_edits, environment, merge_edits
+from runtime_shim.spec import (
+    ContainerEdits,
+    Mount,
+    Spec,
+    apply_edits,
+    destination,
+    environment,
+    merge_edits,
+    mounts,
+    source,
+    within,
+)
 from runtime_shim.strip import strip_gpu
 from runtime_shim.threads import in_thread
 from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
@@ -81,6 +93,7 @@ class Creator:
         store: AnswerStore,
         regions: Regions,
         inventory: Inventory,
+        calibration: Calibration,
         host: Host,
     ) -> None:
         self._config = config
@@ -89,6 +102,7 @@ class Creator:
         self._store = store
         self._regions = regions
         self._inventory = inventory
+        self._calibration = calibration
         self._host = host
         self._boot_id = boot_id()
 
@@ -152,12 +166,12 @@ class Creator:
                 "it belongs to Kubernetes, and the node agent serves this host without it",
                 "use another runtime class, or set the mode of the node agent",
             )
-        if not facts.managed:
+        env = environment(spec)
+        request = parse_request(env) if facts.managed else self._earlier_request(launch, spec, env)
+        if request is None:
             creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
             return None
         check_managed(facts)
-        env = environment(spec)
-        request = parse_request(env)
         capabilities = driver_capabilities(
             env.get("NVIDIA_DRIVER_CAPABILITIES"), self._config.policy.driver_capabilities
         )
@@ -173,6 +187,32 @@ class Creator:
             capabilities=capabilities,
             engine_directory=engine_directory(spec, launch.container_id, launch.bundle),
         )
+
+    def _earlier_request(
+        self, launch: Launch, spec: Spec, env: Mapping[str, str]
+    ) -> pb.AllocationRequest | None:
+        """Return the request of a bundle that an earlier create of ours has already edited.
+
+        A launcher asks again when the agent died between its edit and its verdict, and people run
+        one bundle twice. The request has left the environment then, and stands in the answer.
+        """
+        prepared = [
+            Path(source(mount)).parent.name
+            for mount in mounts(spec)
+            if destination(mount) == CONTAINER_LIMITS
+            and within(source(mount), str(self._regions.folder))
+        ]
+        cards = env.get("NVIDIA_VISIBLE_DEVICES", "")
+        for answer in self._store.find((launch.root, launch.container_id)):
+            given = ",".join(part.card_uuid for part in answer.allocation.slices)
+            if answer.state != RELEASED and (answer.allocation_id in prepared or cards == given):
+                return answer.request
+        if prepared:
+            raise RefusedError(
+                "its config.json was edited for a slice that it no longer has",
+                "let the engine write config.json anew",
+            )
+        return None
 
     def _inspect(self, creation: _Creation, spec: Spec, library: bool) -> RootfsFacts:
         facts = inspect_rootfs(creation.launch.bundle_fd, spec, library=library)
@@ -243,9 +283,8 @@ class Creator:
         return allocation
 
     def _stored(self, key: tuple[str, str], request: pb.AllocationRequest) -> Answer | None:
-        fingerprint = request_fingerprint(request)
         for answer in self._store.find(key):
-            if answer.fingerprint == fingerprint and answer.state != RELEASED:
+            if answer.request == request and answer.state != RELEASED:
                 return answer
         return None
 
@@ -262,7 +301,7 @@ class Creator:
         launch = creation.launch
         return Answer(
             allocation=allocation,
-            fingerprint=request_fingerprint(plan.request),
+            request=plan.request,
             runtime_root=launch.root,
             container_id=launch.container_id,
             bundle=launch.bundle,
@@ -299,20 +338,24 @@ class Creator:
         self, library: Path, rootfs: RootfsFacts, allocation: pb.Allocation
     ) -> ContainerEdits:
         """Make the limits and usage files; return what brings them and the library in."""
-        region = self._regions.create(allocation, merge_preload(CONTAINER_LIBRARY, rootfs.preload))
-        mounts = [
+        region = self._regions.create(
+            allocation,
+            merge_preload(CONTAINER_LIBRARY, rootfs.preload),
+            self._calibration.context_bytes(part.card_uuid for part in allocation.slices),
+        )
+        binds = [
             _bind(library, CONTAINER_LIBRARY, "ro"),
             _bind(region.limits_path, CONTAINER_LIMITS, "ro", "noexec"),
             _bind(region.usage_path, CONTAINER_USAGE, "rw", "noexec"),
         ]
         if rootfs.preload_objection is None:
-            mounts.append(_bind(region.preload_path, CONTAINER_PRELOAD, "ro", "noexec"))
-            return ContainerEdits(mounts=mounts)
+            binds.append(_bind(region.preload_path, CONTAINER_PRELOAD, "ro", "noexec"))
+            return ContainerEdits(mounts=binds)
         logger.warning(
             "weak isolation: the library is preloaded by LD_PRELOAD",
             extra={"allocation_id": allocation.allocation_id},
         )
-        return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=mounts)
+        return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=binds)
 
 
 class _Creation:
@@ -334,10 +377,10 @@ class _Creation:
         return refuse(line)
 
 
-def _bind(source: Path, destination: str, *options: str) -> Mount:
+def _bind(path: Path, place: str, *options: str) -> Mount:
     return Mount(
-        destination=destination,
-        source=str(source),
+        destination=place,
+        source=str(path),
         options=("bind", "nosuid", "nodev", "rprivate", *options),
     )
 

@@ -39,6 +39,10 @@ class Host:
         self._cdi = CdiCache(where.cdi_dirs)
         self._last: _Look | None = None
 
+    def driver_version(self) -> str:
+        """Return the driver's version; empty when it cannot be told."""
+        return self._look().files.version
+
     def majors(self) -> Collection[int]:
         """Return the majors of every device node that vgpu alone grants."""
         return self._look().majors

@@ -16,7 +16,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,13 @@ class Region:
             if self._limits is not None:
                 self._limits.dev[index].overhead_bytes = overhead_bytes
 
+    def set_context(self, sizes_bytes: Sequence[int]) -> None:
+        """Publish what one context costs on each card, in the order of the slices."""
+        with self._lock:
+            if self._limits is not None:
+                for device, size_bytes in zip(self._limits.dev, sizes_bytes, strict=False):
+                    device.context_bytes = size_bytes
+
     def update(self, allocation: pb.Allocation) -> None:
         """Rewrite the promise in place; a reader sees the old one or the new one."""
         with self._lock:
@@ -195,10 +202,13 @@ class Regions:
         with self._lock:
             return list(self._open.values())
 
-    def create(self, allocation: pb.Allocation, preload: bytes) -> Region:
+    def create(
+        self, allocation: pb.Allocation, preload: bytes, context_bytes: Sequence[int] = ()
+    ) -> Region:
         """Make the files of a container that is about to start, anew if there were any.
 
-        `preload` is the whole text of its ld.so.preload.
+        `preload` is the whole text of its ld.so.preload, `context_bytes` the cost of a context on
+        each card in the order of the slices, where it is known.
         The slots of an earlier run would name processes of a PID namespace that is gone.
         """
         self._close_one(allocation.allocation_id)
@@ -216,7 +226,9 @@ class Regions:
         limits = ffi.new("struct vgpu_limits *")
         write_limits(limits, allocation)
         _write(folder / "limits", ffi.buffer(limits)[:])
-        return self._remember(folder, allocation)
+        region = self._remember(folder, allocation)
+        region.set_context(context_bytes)
+        return region
 
     def adopt(self, allocation: pb.Allocation) -> Region | None:
         """Open the files that an earlier agent left for a running container; None without files."""

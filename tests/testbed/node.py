@@ -83,6 +83,7 @@ class Node:
         for folder in (self.run_dir, self.state_dir, self.library.parent, self.launcher.parent):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library, self.library)
+        shutil.copy2(BUILD / "vgpu-probe", self.library.parent / "vgpu-probe")
         shutil.copy2(BUILD / "vgpu-container-runtime", self.launcher)
         found = shutil.which(low_level, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
         assert found is not None, f"{low_level} is not installed: run `make setup`"
