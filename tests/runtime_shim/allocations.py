@@ -46,7 +46,7 @@ def answer(given: pb.Allocation | None = None, **changes: Any) -> Answer:  # noq
     given = given or allocation()
     plain = Answer(
         allocation=given,
-        fingerprint="f" * 64,
+        request=pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(bytes=2 * GIB)]),
         runtime_root=given.claim.runtime_root,
         container_id=given.claim.container_id,
         bundle="/bundle",

@@ -6,16 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
-from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.answers import (
-    RUNNING,
     STOPPED,
     AnswerStore,
     decode_answer,
     encode_answer,
     read_answers,
-    request_fingerprint,
 )
 from tests.runtime_shim.allocations import allocation, answer, part
 
@@ -141,13 +138,3 @@ def test_unknown_fields_of_a_newer_allocation_are_passed_over() -> None:
     table["allocation"]["new_field"] = 1
 
     assert decode_answer(json.dumps(table).encode()) == first
-
-
-def test_fingerprints_differ_as_requests_do() -> None:
-    request = pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(bytes=5)])
-    same = pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(bytes=5)])
-    other = pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(percent=5)])
-
-    assert request_fingerprint(request) == request_fingerprint(same)
-    assert request_fingerprint(request) != request_fingerprint(other)
-    assert answer().state == RUNNING

@@ -15,7 +15,6 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.answers import RELEASED, RUNNING, STOPPED, AnswerStore
 from runtime_shim.calibration import Calibration
-from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import Config, Driver, GpuRuntime, Paths, Policy
 from runtime_shim.create import Creator
