@@ -228,10 +228,12 @@ static void put_devices(int count)
 static void use_device(int ordinal)
 {
 	int device;
-	void *context;
+	void *context = NULL;
 
-	if (cuda.get(&device, ordinal) == 0 && cuda.retain(&context, device) == 0)
-		cuda.set_current(context);
+	/* Without a context what follows fails, rather than meet another device. */
+	if (cuda.get(&device, ordinal) != 0 || cuda.retain(&context, device) != 0)
+		context = NULL;
+	cuda.set_current(context);
 }
 
 static int allocate(uint64_t bytes)

@@ -58,7 +58,7 @@ def test_each_way_gets_the_hook_of_its_version_and_stream(
         "before-self": "none",
         "handle": f"{ours} cuMemAlloc_v2",
         "error": "none",
-        "dlvsym": f"{ours} cuMemAlloc_v2",
+        "dlvsym": "none",  # the driver has no versions: its own answer
         "default": f"{ours} cuMemAlloc_v2",
         "next": f"{ours} cuMemAlloc_v2",
         "pass": f"{drivers} cuEventCreate",
@@ -134,7 +134,7 @@ def test_rtld_next_still_means_behind_the_caller(gpu: SimulatedGpu, tmp_path: Pa
             LD_PRELOAD=order,
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == ["True", "once"]
+        assert done.stdout.splitlines() == ["once", "True"]
 
 
 def test_python_with_its_extensions_runs(gpu: SimulatedGpu, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """In a container nothing that is missing or broken means "no limit"."""
 
+import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.gpu.simulated_gpu import SimulatedGpu
+from tests.fakes.gpu.simulated_gpu import LIBRARY_DIRECTORY, SimulatedGpu
 from tests.hook_c.conftest import GIB, MIB, Probe, Start
 from tests.hook_c.container import LIBRARY, Container
 from tests.hook_c.program import Process
@@ -204,11 +207,12 @@ def test_errno_is_kept(container: Container, start: Start) -> None:
     assert tenant.do("errno_kept", "cuMemAlloc_v2", 5 * GIB)
 
 
-def test_no_thread_is_started(container: Container, start: Start) -> None:
-    tenant = start(container)
-    tenant.do("allocate", 2 * MIB)
+def test_no_thread_is_started(container: Container, start: Start, gpu: SimulatedGpu) -> None:
+    tenant, bare = start(container), Process(gpu)
+    assert bare.do("start") == 0
 
-    assert tenant.do("thread_count") == 1
+    assert tenant.do("thread_count") == bare.do("thread_count")
+    bare.close()
 
 
 def test_a_process_in_another_pid_namespace_shares_the_limit(
@@ -225,22 +229,34 @@ def test_a_process_in_another_pid_namespace_shares_the_limit(
     assert outside.do("allocate", GIB)[0] == 0
 
 
-def test_another_user_shares_the_limit(
-    container: Container, gpu: SimulatedGpu, start: Start
-) -> None:
-    container.folder.chmod(0o755)
-    nobody = Process(
-        gpu,
-        wrapper=[*container.wrapper, "setpriv", "--reuid", "65534", "--clear-groups"],
-        environment={"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    root = start(container)
-    assert nobody.do("start") == 0
-    assert nobody.do("allocate", 700 * MIB)[0] == 0
+def test_another_user_shares_the_limit(scratch: Path, needs_root: None) -> None:
+    scratch.chmod(0o755)
+    gpu = SimulatedGpu.create(scratch / "gpu")
+    container = Container(scratch / "container", {gpu.uuid(): GIB})
+    for library in LIBRARY_DIRECTORY.iterdir():
+        shutil.copy(library, scratch)
+    shutil.copy(LIBRARY.with_name("vgpu-probe"), scratch)
+    command = [str(scratch / "vgpu-probe"), "--allocate", "700m"]
+    as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups"]
+    environment = {**os.environ, **gpu.environment(scratch)}
 
-    assert root.do("allocate", 700 * MIB)[0] == 2
+    nobody = subprocess.Popen(
+        [*container.wrapper, *as_nobody, *command, "--hold", "30"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert nobody.stdout is not None
+    held = json.loads(nobody.stdout.readline())
+    root = subprocess.run(
+        [*container.wrapper, *command], capture_output=True, check=True, env=environment
+    )
+
+    assert held["words"][0]["code"] == 0
+    assert json.loads(root.stdout)["words"][0]["code"] == 2
     nobody.kill()
-    assert root.do("allocate", GIB)[0] == 0
+    nobody.communicate()
+    gpu.close()
 
 
 @pytest.mark.parametrize("count", [32])

@@ -75,7 +75,7 @@ def test_pitch_is_charged_as_the_driver_pads_it(
 
     assert tenant.do("pitch", 520, 10000)[0] == 0
     assert container.used() == gpu.used_bytes() == 10 * MIB
-    assert tenant.do("pitch", 520, 1 << 20)[0] == 0
+    assert tenant.do("pitch", 520, 1000 << 10)[0] == 0
     assert tenant.do("pitch", 2**63, 2)[0] == OUT_OF_MEMORY
     assert tenant.do("pitch", 520, 1 << 20)[0] == OUT_OF_MEMORY
 
