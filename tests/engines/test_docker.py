@@ -96,7 +96,9 @@ def test_a_device_option_does_not_widen_the_slice(
 ) -> None:
     device = node.directory / "driver/dev/nvidia0"
 
-    run("slice-a", "2Gi", extra=[f"--device={device}:/dev/nvidia7", f"--device={device}:/dev/other"])
+    run(
+        "slice-a", "2Gi", extra=[f"--device={device}:/dev/nvidia7", f"--device={device}:/dev/other"]
+    )
 
     listing = docker.command("exec", "slice-a", "ls", "/dev").split()
     assert "nvidia0" in listing
