@@ -226,8 +226,8 @@ class Cache:
         Claims that it does not list stay: they may be younger than the report. A card that is gone
         stays, unhealthy, as long as a claim holds a slice of it. A running container that the cache
         does not know is taken back even where that overbooks a card; a stopped one only where it
-        fits, else the node is told that it is gone. A state that is older than what the cache knows
-        is ignored.
+        fits, else the node is told that it is gone. A stop or a release that is older than what the
+        cache knows is ignored.
         """
         changed: dict[str, Claim] = {}
         removed: dict[str, None] = {}
@@ -390,8 +390,14 @@ class Cache:
         """Return a known claim as the report makes it, or None when it is released."""
         if known.allocation.node_name != node_name:
             known = replace(known, allocation=replace(known.allocation, node_name=node_name))
-        older = since_unix_ns < known.since_unix_ns <= now_unix_ns
-        if older or (state is known.state and state is ClaimState.RUNNING):
+        # A time in the future is from before the clock was set back, and older than any report.
+        known_ns = known.since_unix_ns if known.since_unix_ns <= now_unix_ns else 0
+        if state is ClaimState.RUNNING:
+            # Whatever the clocks say: holding a slice too long is safe, taking it too early is not.
+            if known.state is not state:
+                known = replace(known, state=state, since_unix_ns=max(since_unix_ns, known_ns))
+            return known
+        if since_unix_ns < known_ns:
             return known
         if state is ClaimState.RELEASED:
             return None

@@ -254,6 +254,9 @@ class CacheMachine(RuleBasedStateMachine):
         state = data.draw(st.sampled_from(list(ClaimState)))
         if state is not mine.state:
             self.tell(told(mine.allocation, state, mine.since - 1))
+        # A stop or a release from the past is no news; a process may be one that still lives.
+        if state is ClaimState.RUNNING:
+            mine.state = state
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
