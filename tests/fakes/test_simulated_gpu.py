@@ -522,7 +522,7 @@ def test_a_modules_variables_take_memory(gpu: SimulatedGpu, tmp_path: Path, tena
 
 
 def test_a_kernel_takes_its_time(tenant: Tenant) -> None:
-    kernel = tenant.do("kernel", "busy_30ms")
+    kernel = tenant.do("kernel", "busy_100ms")
     started = time.monotonic()
     for _ in range(2):
         tenant.do("launch", kernel)
@@ -530,15 +530,15 @@ def test_a_kernel_takes_its_time(tenant: Tenant) -> None:
     busy = tenant.do("call", "cuStreamQuery", 0)
     tenant.do("call", "cuStreamSynchronize", 0)
 
-    assert launched < 0.03
+    assert launched < 0.1
     assert busy == 600
-    assert 0.06 <= time.monotonic() - started < 0.5
+    assert 0.2 <= time.monotonic() - started < 1
 
 
 def test_events_stamp_the_time_line(tenant: Tenant) -> None:
     _, first = tenant.do("out", "cuEventCreate", 0)
     _, last = tenant.do("out", "cuEventCreate", 0)
-    kernel = tenant.do("kernel", "busy_20ms")
+    kernel = tenant.do("kernel", "busy_100ms")
 
     tenant.do("launch", kernel)
     tenant.do("call", "cuEventRecord", first, 0)
@@ -548,13 +548,13 @@ def test_events_stamp_the_time_line(tenant: Tenant) -> None:
     tenant.do("call", "cuEventSynchronize", last)
 
     assert early == 600
-    assert tenant.do("elapsed_ms", first, last) == [0, pytest.approx(20, abs=0.001)]
+    assert tenant.do("elapsed_ms", first, last) == [0, pytest.approx(100, abs=0.001)]
 
 
 def test_streams_run_side_by_side_unless_the_legacy_one_is_between(tenant: Tenant) -> None:
     _, one = tenant.do("out", "cuStreamCreate", 0)
     _, two = tenant.do("out", "cuStreamCreate", 0)
-    kernel = tenant.do("kernel", "busy_40ms")
+    kernel = tenant.do("kernel", "busy_150ms")
 
     started = time.monotonic()
     tenant.do("launch", kernel, one)
@@ -568,8 +568,8 @@ def test_streams_run_side_by_side_unless_the_legacy_one_is_between(tenant: Tenan
     tenant.do("call", "cuCtxSynchronize")
     after = time.monotonic() - started
 
-    assert 0.04 <= beside < 0.08
-    assert after >= 0.12
+    assert 0.15 <= beside < 0.3
+    assert after >= 0.45
 
 
 def test_the_per_thread_stream_is_not_the_legacy_one(tenant: Tenant) -> None:
@@ -590,7 +590,11 @@ def test_busy_time_and_launches_are_counted(gpu: SimulatedGpu, tenant: Tenant) -
 
 
 def test_nvml_utilisation_lags_by_its_period(tenant: Tenant) -> None:
-    tenant.do("launch", tenant.do("kernel", "busy_700ms"))
+    kernel = tenant.do("kernel", "busy_3s")
+    tenant.do("nvml", "nvmlDeviceGetUtilizationRates")
+    time.sleep(0.2 - time.monotonic() % 0.2)  # to the start of a period
+
+    tenant.do("launch", kernel)
     at_once = tenant.do("nvml", "nvmlDeviceGetUtilizationRates")
     time.sleep(0.45)
 
