@@ -7,6 +7,7 @@ what it said last stands until it says something else.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 from collections.abc import Iterable, Iterator
@@ -87,10 +88,11 @@ class Inventory:
         try:
             found = await in_thread(self._nvml.cards, self._executor)
         except InventoryError as error:
-            if str(error) != self._failure:
+            news = str(error) != self._failure
+            if news:
                 logger.warning("cards not readable", extra={"reason": str(error)})
             self._failure = str(error)
-            return False
+            return news and bool(self._cards)
         cards = {card.uuid: card for card in found}
         changed = cards != self._cards or bool(self._failure)
         self._failure = ""
@@ -140,9 +142,13 @@ class PyNvml:
         """Return every GPU, or its MIG instances where MIG is on."""
         self._start()
         try:
-            count = pynvml.nvmlDeviceGetCount()
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-            return [card for handle in handles for card in _cards_of(handle)]
+            cards: list[CardFacts] = []
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                try:
+                    cards += _cards_of(pynvml.nvmlDeviceGetHandleByIndex(index))
+                except pynvml.NVMLError_GpuIsLost:  # it costs itself, not its neighbours
+                    logger.warning("card lost", extra={"index": index})
+            return cards
         except pynvml.NVMLError as error:
             raise self._failed("list its cards", error) from error
 
@@ -178,6 +184,8 @@ class PyNvml:
     def _failed(self, what: str, error: pynvml.NVMLError) -> InventoryError:
         # After a driver reload every call fails until NVML is initialised again.
         self._ready = False
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
         return InventoryError(f"NVML cannot {what}: {error}")
 
 

@@ -11,6 +11,7 @@ the smallest of the last few differences is published.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -126,10 +127,12 @@ def _owners(measured: Sequence[_Measured], pids: set[int]) -> dict[int, str]:
     """
     owners: dict[int, str] = {}
     namespaces: dict[int, str] = {}
+    host = pid_namespace(os.getpid())
     for each in measured:
         if each.init is None:
             continue
-        namespaces[each.init.pid_namespace] = each.answer.allocation_id
+        if each.init.pid_namespace != host:
+            namespaces[each.init.pid_namespace] = each.answer.allocation_id
         if each.init.cgroup is not None:
             owners.update(dict.fromkeys(cgroup_pids(each.init.cgroup), each.answer.allocation_id))
     for pid in pids - owners.keys():

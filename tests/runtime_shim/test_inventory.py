@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's cards: the cache of what NVML says, and NVML itself on simulated cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.errors import InventoryError
+from runtime_shim.inventory import CardFacts, CardProcess, Inventory, PyNvml
+from tests.fakes.gpu import Card, SimulatedGpu
+from tests.fakes.gpu.tenant import Tenant
+from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
+from tests.testbed import BUILD
+
+NVML = BUILD / "fake" / "libnvidia-ml.so.1"
+
+
+def card(uuid: str = CARD) -> CardFacts:
+    return CardFacts(
+        uuid=uuid,
+        kind=pb.CARD_KIND_GPU,
+        model="m",
+        memory_bytes=8 * GIB,
+        minor=0,
+        pci_bus_id="0000:01:00.0",
+    )
+
+
+class Nvml:
+    """NVML that says what a test wants."""
+
+    def __init__(self) -> None:
+        self.found: list[CardFacts] | InventoryError = [card()]
+
+    def cards(self) -> list[CardFacts]:
+        if isinstance(self.found, InventoryError):
+            raise self.found
+        return self.found
+
+    def processes(self, uuid: str) -> list[CardProcess]:
+        if isinstance(self.found, InventoryError):
+            raise self.found
+        return [CardProcess(pid=1, used_bytes=2)]
+
+
+@pytest.fixture
+def nvml() -> Nvml:
+    return Nvml()
+
+
+@pytest.fixture
+async def inventory(nvml: Nvml) -> AsyncIterator[Inventory]:
+    inventory = Inventory(nvml)
+    yield inventory
+    inventory.close()
+
+
+async def test_cards_are_found_in_the_order_asked(nvml: Nvml, inventory: Inventory) -> None:
+    nvml.found = [card(CARD), card(OTHER_CARD)]
+
+    assert await inventory.refresh()
+    assert not await inventory.refresh()
+
+    assert [each.uuid for each in inventory.find([OTHER_CARD, CARD])] == [OTHER_CARD, CARD]
+    with pytest.raises(KeyError, match="GPU-absent"):
+        inventory.find([CARD, "GPU-absent"])
+
+
+async def test_without_nvml_there_are_no_cards_until_it_comes(
+    nvml: Nvml, inventory: Inventory, caplog: pytest.LogCaptureFixture
+) -> None:
+    nvml.found = InventoryError("NVML is not available: no driver")
+    assert not await inventory.refresh()
+    assert not await inventory.refresh()
+    assert inventory.messages(10) == []
+    assert await inventory.processes(CARD) == []
+
+    nvml.found = [card()]
+    assert await inventory.refresh()
+
+    assert [each.uuid for each in inventory.messages(10)] == [CARD]
+    assert await inventory.processes(CARD) == [CardProcess(pid=1, used_bytes=2)]
+    assert caplog.messages.count("cards not readable") == 1
+
+
+async def test_a_failure_keeps_the_cards_and_calls_them_unhealthy(
+    nvml: Nvml, inventory: Inventory
+) -> None:
+    await inventory.refresh()
+    nvml.found = InventoryError("NVML cannot list its cards: GPU is lost")
+
+    assert await inventory.refresh()
+    assert not await inventory.refresh()
+
+    message = inventory.messages(7)[0]
+    assert (message.uuid, message.slots, message.healthy) == (CARD, 7, False)
+    assert "GPU is lost" in message.health_reason
+    nvml.found = [card()]
+    assert await inventory.refresh()
+    assert inventory.messages(7)[0].healthy
+
+
+def nvml_of(gpu: SimulatedGpu, expression: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return what an expression over `nvml` is in a process that sees these cards."""
+    script = (
+        "import dataclasses, json; from runtime_shim.inventory import PyNvml; "
+        f"nvml = PyNvml({str(NVML)!r}); "
+        f"print(json.dumps([dataclasses.asdict(each) for each in {expression}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "FAKE_GPU_DIR": str(gpu.directory)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_nvml_names_every_card(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card(model="B", minor=5)])
+
+    found = nvml_of(gpu, "nvml.cards()")
+
+    assert [each["uuid"] for each in found] == [gpu.uuid(0), gpu.uuid(1)]
+    assert [each["minor"] for each in found] == [0, 5]
+    assert [each["memory_bytes"] for each in found] == [8 * GIB, 8 * GIB]
+    assert found[1]["model"] == "B"
+    assert found[0]["kind"] == pb.CARD_KIND_GPU
+
+
+def test_nvml_names_the_processes_of_a_card(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", context_bytes=1 << 20)
+    with Tenant(gpu) as tenant:
+        tenant.do("start")
+        tenant.do("allocate", GIB)
+
+        found = nvml_of(gpu, f"nvml.processes({gpu.uuid()!r})")
+
+        assert found == [{"pid": tenant.process.pid, "used_bytes": GIB + (1 << 20)}]
+
+
+def test_an_absent_library_is_an_inventory_error() -> None:
+    with pytest.raises(InventoryError, match=r"NVML is not available: .*absent\.so"):
+        PyNvml("/absent.so").cards()

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signs of life, damaged usage files and overhead, on real files; NVML says what a test wants."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_shim.abi import LIMITS_BYTES, ffi
+from runtime_shim.answers import Answer, AnswerStore
+from runtime_shim.claims import Claims
+from runtime_shim.inventory import CardFacts, CardProcess, Inventory
+from runtime_shim.meter import Meter
+from runtime_shim.region import Region, Regions
+from tests.runtime_shim.allocations import GIB, allocation, answer
+from tests.runtime_shim.containers import Process, write_runc_state
+from tests.runtime_shim.test_region import write_slot
+
+
+class Cache:
+    async def release(self, allocation_id: str) -> None:
+        pass
+
+
+class Nvml:
+    def __init__(self) -> None:
+        self.held: list[CardProcess] = []
+
+    def cards(self) -> list[CardFacts]:
+        return []
+
+    def processes(self, uuid: str) -> list[CardProcess]:
+        return self.held
+
+
+class Node:
+    """A node with one running container whose init is `init`."""
+
+    def __init__(self, folder: Path, init: Process) -> None:
+        self.folder = folder
+        self.init = init
+        self.nvml = Nvml()
+        self.inventory = Inventory(self.nvml)
+        self.store = AnswerStore(folder / "answers")
+        self.regions = Regions(folder / "containers")
+        self.claims = Claims(self.store, self.regions, Cache(), lambda: None)
+        self.meter = Meter(self.claims, self.regions, self.inventory)
+
+    async def start(self) -> Region:
+        self.store.load()
+        self.regions.prepare()
+        cgroup = self.folder / "cgroup"
+        cgroup.mkdir()
+        (cgroup / "cgroup.procs").write_text(f"{self.init.pid}\n")
+        self.answer: Answer = answer(
+            allocation(root=str(self.folder / "root")), engine_directory=str(self.folder)
+        )
+        self.store.put(self.answer)
+        region = self.regions.create(self.answer.allocation, b"")
+        write_runc_state(self.folder / "root", "c1", self.init.pid, cgroup=cgroup)
+        pidfd = os.pidfd_open(self.init.pid)
+        self.claims.started(self.answer, pidfd)
+        os.close(pidfd)
+        await self.claims.look()
+        return region
+
+    def stop(self) -> None:
+        self.claims.close()
+        self.regions.close()
+        self.regions.sweep(())
+        self.inventory.close()
+
+
+@pytest.fixture
+def init() -> Iterator[Process]:
+    with Process() as process:
+        yield process
+
+
+@pytest.fixture
+async def node(tmp_path: Path, init: Process) -> AsyncIterator[Node]:
+    node = Node(tmp_path, init)
+    yield node
+    node.stop()
+
+
+def limits_of(region: Region) -> Any:  # noqa: ANN401 - a cffi struct
+    limits = ffi.new("struct vgpu_limits *")
+    ffi.memmove(limits, region.limits_path.read_bytes(), LIMITS_BYTES)
+    return limits
+
+
+async def ticks(node: Node, count: int = 3) -> None:
+    for _ in range(count):
+        await node.meter.tick()
+
+
+async def test_a_running_container_sees_the_agent_live(node: Node) -> None:
+    region = await node.start()
+    before = time.monotonic_ns()
+
+    await node.meter.tick()
+
+    assert limits_of(region).heartbeat_ns >= before
+
+
+async def test_what_nvml_sees_beyond_the_account_is_overhead(node: Node, init: Process) -> None:
+    region = await node.start()
+    write_slot(region.usage_path, 0, GIB)
+    node.nvml.held = [
+        CardProcess(pid=init.pid, used_bytes=GIB + 500),
+        CardProcess(pid=os.getpid(), used_bytes=7 * GIB),  # somebody else's
+    ]
+
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == 500
+
+
+async def test_an_erased_account_gains_nothing(node: Node, init: Process) -> None:
+    region = await node.start()
+    write_slot(region.usage_path, 0, GIB)
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB)]
+    await ticks(node)
+    assert limits_of(region).dev[0].overhead_bytes == 0
+
+    write_slot(region.usage_path, 0, 0)
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == GIB
+
+
+async def test_one_odd_look_refuses_nobody(node: Node, init: Process) -> None:
+    region = await node.start()
+    await ticks(node)
+
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB)]
+    await ticks(node, 2)
+
+    assert limits_of(region).dev[0].overhead_bytes == 0
+
+
+async def test_an_account_above_nvml_is_no_overhead(node: Node) -> None:
+    region = await node.start()
+    write_slot(region.usage_path, 0, GIB)
+
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == 0
+
+
+@pytest.mark.parametrize("size", [0, 1 << 30])
+async def test_a_damaged_file_is_one_event_and_is_repaired(
+    node: Node, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = await node.start()
+    wanted = region.usage_path.stat().st_size
+    for _ in range(3):
+        os.truncate(region.usage_path, size)
+
+        await node.meter.tick()
+
+        assert region.usage_path.stat().st_size == wanted
+    assert caplog.messages.count("usage file damaged") == 1
+    assert f"size is {size}" in caplog.records[-1].__dict__["reason"]
+
+
+async def test_a_file_that_is_gone_hurts_nobody(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = await node.start()
+    region.usage_path.unlink()
+
+    await ticks(node)
+
+    assert "usage file damaged" in caplog.messages
+    assert limits_of(region).heartbeat_ns > 0
