@@ -16,8 +16,9 @@ CC_TEST := gcc -std=gnu11 -g -O1 $(WARNINGS)
 ZIG := $(PY) -m ziglang
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-C_FILES :=        # every C file that clang-format, clang-tidy and cppcheck read
-C_INCLUDES := -Ihook_c/include
+# C_FILES_<component>, C_INCLUDES_<component>: what clang-format, clang-tidy and cppcheck read. Apart,
+# because a header of one may bear the name of another's, or of the C library's.
+C_COMPONENTS :=
 C_TESTS :=        # test programs; each ends with "N passed, N failed"
 PRODUCTS :=       # what `make hook` builds
 FAKES :=          # the simulated GPU
@@ -48,7 +49,7 @@ check: $(SETUP)
 fmt: $(SETUP)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix --exit-zero .
-	$(VENV)/bin/clang-format -i $(filter-out %.gen.h %.gen.c,$(C_FILES))
+	$(VENV)/bin/clang-format -i $(filter-out %.gen.h %.gen.c,$(foreach component,$(C_COMPONENTS),$(C_FILES_$(component))))
 
 test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
 	scripts/run-c-tests $(C_TESTS)

@@ -44,7 +44,6 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
-C_FILES += $(wildcard hook_c/tests/*.[ch])
 
 .PHONY: hook-aarch64
 hook-aarch64: $(BUILD)/aarch64/libvgpu.so
@@ -54,6 +53,7 @@ api:
 	$(PY) hook_c/gen.py $(if $(HEADER),--header $(HEADER))
 
 PRODUCTS += $(BUILD)/libvgpu.so $(BUILD)/vgpu-probe
-C_FILES += hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
-	$(filter-out %.S,$(HOOK_SOURCES)) $(wildcard hook_c/src/*.h)
-C_INCLUDES += -Ihook_c/src
+C_COMPONENTS += hook
+C_INCLUDES_hook := $(HOOK_INCLUDES)
+C_FILES_hook := hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
+	$(filter-out %.S,$(HOOK_SOURCES)) $(wildcard hook_c/src/*.h hook_c/tests/*.[ch])

@@ -11,8 +11,9 @@ PRODUCTS += $(BUILD)/vgpu-container-runtime
 SAN_PRODUCTS += $(BUILD)/san/vgpu-container-runtime-asan
 C_TESTS += $(LAUNCHER_TESTS)
 FAKES += $(BUILD)/tests/launcher/recorder $(BUILD)/bench/spawn
-C_INCLUDES += -I$(LAUNCHER)
-C_FILES += $(LAUNCHER_C) $(LAUNCHER_H) $(wildcard tests/launcher/*.[ch]) bench/spawn.c
+C_COMPONENTS += launcher
+C_INCLUDES_launcher := -I$(LAUNCHER)
+C_FILES_launcher := $(LAUNCHER_C) $(LAUNCHER_H) $(wildcard tests/launcher/*.[ch]) bench/spawn.c
 
 $(BUILD)/vgpu-container-runtime: LAUNCHER_TARGET := x86_64-linux-musl
 $(BUILD)/aarch64/vgpu-container-runtime: LAUNCHER_TARGET := aarch64-linux-musl

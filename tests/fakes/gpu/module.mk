@@ -10,9 +10,10 @@ FAKE_NVML_C := nvml_system.c nvml_device.c nvml_memory.c nvml_process.c nvml_eve
 FAKE_CUDA := $(BUILD)/fake/libcuda.so.1
 FAKE_NVML := $(BUILD)/fake/libnvidia-ml.so.1
 FAKES += $(FAKE_CUDA) $(FAKE_NVML)
-C_FILES += $(addprefix $(FAKE_DIR)/,$(FAKE_SHARED_C) $(FAKE_CUDA_C) $(FAKE_NVML_C)) \
+C_COMPONENTS += fake
+C_FILES_fake := $(addprefix $(FAKE_DIR)/,$(FAKE_SHARED_C) $(FAKE_CUDA_C) $(FAKE_NVML_C)) \
 	$(wildcard $(FAKE_DIR)/*.h)
-C_INCLUDES += -Ihook_c
+C_INCLUDES_fake := -Ihook_c
 
 FAKE_CC := $(CC_TEST) -D_GNU_SOURCE -fPIC -shared -fvisibility=hidden -Ihook_c \
 	-Wl,--hash-style=gnu -Wl,-z,defs -Wl,-Bsymbolic -pthread
