@@ -349,6 +349,38 @@ HOOKED = {
         "pitch_end(&call, status, HOOK_VALUE(status, {out}), HOOK_VALUE(status, {pitch}), "
         "{height})",
     ),
+    "alloc.array": Kind(
+        "array_begin(&call, {out}, {descriptor}, {number})",
+        "array_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "alloc.array3d": Kind(
+        "array3d_begin(&call, {out}, {descriptor}, {number})",
+        "array_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "alloc.mipmap": Kind(
+        "mipmap_begin(&call, {out}, {descriptor}, {levels})",
+        "array_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "free.array": Kind(
+        "array_free_begin(&call, (uint64_t)(uintptr_t){array})", "free_end(&call, status)"
+    ),
+    "object.create": Kind(
+        "object_create_begin(&call, {out}, {bytes}, {properties})",
+        "object_create_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "object.release": Kind(
+        "object_release_begin(&call, {handle})", "object_release_end(&call, status)"
+    ),
+    "object.retain": Kind(
+        end="object_retain_end(status, HOOK_VALUE(status, {out}), (uint64_t)(uintptr_t){address})"
+    ),
+    "object.map": Kind(
+        "object_map_begin(&call, {address}, {bytes}, {handle})", "object_map_end(&call, status)"
+    ),
+    "object.unmap": Kind(
+        "object_unmap_begin(&call, {address}, {bytes})",
+        "object_unmap_end(&call, status, {address}, {bytes})",
+    ),
     "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
     "context.create": Kind(
         "context_create_begin(&call, {device})",

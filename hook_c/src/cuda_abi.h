@@ -21,6 +21,82 @@ enum {
 	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 };
 
+enum {
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+	CUDA_ARRAY3D_SPARSE = 0x40,
+	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
+};
+
+struct cuda_location {
+	int32_t type;
+	int32_t id; /* of a device: its ordinal */
+};
+
+/* CUmemAllocationProp */
+struct cuda_allocation_properties {
+	int32_t type;
+	int32_t handle_types;
+	struct cuda_location location;
+	void *win32_metadata;
+	uint8_t flags[8];
+};
+
+/* CUmemPoolProps, as far as we read it */
+struct cuda_pool_properties {
+	int32_t type;
+	int32_t handle_types;
+	struct cuda_location location;
+};
+
+/* CUDA_ARRAY_DESCRIPTOR and CUDA_ARRAY3D_DESCRIPTOR; the first versions have 32-bit sizes. */
+struct cuda_array {
+	size_t width;
+	size_t height;
+	int32_t format;
+	uint32_t channels;
+};
+
+struct cuda_array_v1 {
+	uint32_t width;
+	uint32_t height;
+	int32_t format;
+	uint32_t channels;
+};
+
+struct cuda_array3d {
+	size_t width;
+	size_t height;
+	size_t depth;
+	int32_t format;
+	uint32_t channels;
+	uint32_t flags;
+};
+
+struct cuda_array3d_v1 {
+	uint32_t width;
+	uint32_t height;
+	uint32_t depth;
+	int32_t format;
+	uint32_t channels;
+	uint32_t flags;
+};
+
+/* CUDA_ARRAY_MEMORY_REQUIREMENTS */
+struct cuda_requirements {
+	size_t size;
+	size_t alignment;
+	uint32_t reserved[4];
+};
+
+_Static_assert(sizeof(struct cuda_allocation_properties) == 32, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_array) == 24, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_array3d) == 40, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_requirements) == 32, "CUDA ABI");
+
 #define NVML_UUID_BYTES 96 /* NVML_DEVICE_UUID_V2_BUFFER_SIZE */
 
 struct nvml_memory {

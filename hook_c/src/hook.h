@@ -56,8 +56,33 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 int free_begin(struct hook_call *call, uint64_t pointer);
 int free_end(struct hook_call *call, int status);
 
+/* Charges the card of the current context for what the driver takes for so many bytes. */
+int charge_current(struct hook_call *call, const void *out, uint64_t bytes);
+
 /* Ends every allocation that the context held. */
 void memory_forget_context(struct tenant *tenant, uint64_t context);
+
+/* hook_array.c */
+int array_begin(struct hook_call *call, const void *out, const void *descriptor,
+		unsigned int number);
+int array3d_begin(struct hook_call *call, const void *out, const void *descriptor,
+		  unsigned int number);
+int mipmap_begin(struct hook_call *call, const void *out, const void *descriptor,
+		 unsigned int levels);
+int array_end(struct hook_call *call, int status, uint64_t array);
+int array_free_begin(struct hook_call *call, uint64_t array);
+
+/* hook_vmm.c */
+int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
+			const void *properties);
+int object_create_end(struct hook_call *call, int status, uint64_t handle);
+int object_release_begin(struct hook_call *call, uint64_t handle);
+int object_release_end(struct hook_call *call, int status);
+int object_retain_end(int status, uint64_t handle, uint64_t address);
+int object_map_begin(struct hook_call *call, uint64_t address, uint64_t bytes, uint64_t handle);
+int object_map_end(struct hook_call *call, int status);
+int object_unmap_begin(struct hook_call *call, uint64_t address, uint64_t bytes);
+int object_unmap_end(struct hook_call *call, int status, uint64_t address, uint64_t bytes);
 
 /* hook_nvml.c */
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);

@@ -4,7 +4,7 @@
 
 /* Charges the card of the current context. NULL arguments, 0 bytes and a missing context are the
  * driver's to answer: nothing is charged, and it refuses them itself. */
-static int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
+int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 {
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
@@ -27,7 +27,7 @@ static int charge_current(struct hook_call *call, const void *out, uint64_t byte
 	call->tenant = tenant;
 	call->entry = (struct table_entry){.kind = TABLE_MEMORY,
 					   .bytes = bytes,
-					   .context = (uint64_t)(uintptr_t)context,
+					   .owner = (uint64_t)(uintptr_t)context,
 					   .card = (uint32_t)card};
 	return CUDA_SUCCESS;
 }

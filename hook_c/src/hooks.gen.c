@@ -6,6 +6,71 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+EXPORT int cuArray3DCreate(void **out, const void *descriptor);
+EXPORT int cuArray3DCreate(void **out, const void *descriptor)
+{
+	HOOK_ENTER(cuArray3DCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array3d_begin(&call, out, descriptor, 1);
+
+	if (status != 0)
+		return status;
+	status = driver.cuArray3DCreate(out, descriptor);
+	return array_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuArray3DCreate_v2(void **out, const void *descriptor);
+EXPORT int cuArray3DCreate_v2(void **out, const void *descriptor)
+{
+	HOOK_ENTER(cuArray3DCreate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array3d_begin(&call, out, descriptor, 2);
+
+	if (status != 0)
+		return status;
+	status = driver.cuArray3DCreate_v2(out, descriptor);
+	return array_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuArrayCreate(void **out, const void *descriptor);
+EXPORT int cuArrayCreate(void **out, const void *descriptor)
+{
+	HOOK_ENTER(cuArrayCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array_begin(&call, out, descriptor, 1);
+
+	if (status != 0)
+		return status;
+	status = driver.cuArrayCreate(out, descriptor);
+	return array_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuArrayCreate_v2(void **out, const void *descriptor);
+EXPORT int cuArrayCreate_v2(void **out, const void *descriptor)
+{
+	HOOK_ENTER(cuArrayCreate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array_begin(&call, out, descriptor, 2);
+
+	if (status != 0)
+		return status;
+	status = driver.cuArrayCreate_v2(out, descriptor);
+	return array_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuArrayDestroy(void *array);
+EXPORT int cuArrayDestroy(void *array)
+{
+	HOOK_ENTER(cuArrayDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array_free_begin(&call, (uint64_t)(uintptr_t)array);
+
+	if (status != 0)
+		return status;
+	status = driver.cuArrayDestroy(array);
+	return free_end(&call, status);
+}
+
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device);
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device)
 {
@@ -291,6 +356,19 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t bytes)
 	return alloc_end(&call, status, HOOK_VALUE(status, out));
 }
 
+EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t a3);
+EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t a3)
+{
+	HOOK_ENTER(cuMemCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_create_begin(&call, out, bytes, properties);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemCreate(out, bytes, properties, a3);
+	return object_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
 EXPORT int cuMemFree(unsigned int pointer);
 EXPORT int cuMemFree(unsigned int pointer)
 {
@@ -361,6 +439,80 @@ EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total)
 	return memory_info_end(status, free, total, sizeof(*free));
 }
 
+EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t a2, uint64_t handle, uint64_t a4);
+EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t a2, uint64_t handle, uint64_t a4)
+{
+	HOOK_ENTER(cuMemMap, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_map_begin(&call, address, bytes, handle);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemMap(address, bytes, a2, handle, a4);
+	return object_map_end(&call, status);
+}
+
+EXPORT int cuMemRelease(uint64_t handle);
+EXPORT int cuMemRelease(uint64_t handle)
+{
+	HOOK_ENTER(cuMemRelease, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_release_begin(&call, handle);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemRelease(handle);
+	return object_release_end(&call, status);
+}
+
+EXPORT int cuMemRetainAllocationHandle(uint64_t *out, void *address);
+EXPORT int cuMemRetainAllocationHandle(uint64_t *out, void *address)
+{
+	HOOK_ENTER(cuMemRetainAllocationHandle, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemRetainAllocationHandle(out, address);
+
+	return object_retain_end(status, HOOK_VALUE(status, out), (uint64_t)(uintptr_t)address);
+}
+
+EXPORT int cuMemUnmap(uint64_t address, size_t bytes);
+EXPORT int cuMemUnmap(uint64_t address, size_t bytes)
+{
+	HOOK_ENTER(cuMemUnmap, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_unmap_begin(&call, address, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemUnmap(address, bytes);
+	return object_unmap_end(&call, status, address, bytes);
+}
+
+EXPORT int cuMipmappedArrayCreate(void **out, const void *descriptor, unsigned int levels);
+EXPORT int cuMipmappedArrayCreate(void **out, const void *descriptor, unsigned int levels)
+{
+	HOOK_ENTER(cuMipmappedArrayCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = mipmap_begin(&call, out, descriptor, levels);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMipmappedArrayCreate(out, descriptor, levels);
+	return array_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMipmappedArrayDestroy(void *array);
+EXPORT int cuMipmappedArrayDestroy(void *array)
+{
+	HOOK_ENTER(cuMipmappedArrayDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = array_free_begin(&call, (uint64_t)(uintptr_t)array);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMipmappedArrayDestroy(array);
+	return free_end(&call, status);
+}
+
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory);
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory)
 {
@@ -381,6 +533,12 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory)
 
 #define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}
 const struct driver_name driver_names[] = {
+	ROW(cuArray3DCreate, (void *)cuArray3DCreate, DRIVER_CUDA),
+	ROW(cuArray3DCreate_v2, (void *)cuArray3DCreate_v2, DRIVER_CUDA),
+	ROW(cuArrayCreate, (void *)cuArrayCreate, DRIVER_CUDA),
+	ROW(cuArrayCreate_v2, (void *)cuArrayCreate_v2, DRIVER_CUDA),
+	ROW(cuArrayDestroy, (void *)cuArrayDestroy, DRIVER_CUDA),
+	ROW(cuArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
 	ROW(cuCtxCreate, (void *)cuCtxCreate, DRIVER_CUDA),
 	ROW(cuCtxCreate_v2, (void *)cuCtxCreate_v2, DRIVER_CUDA),
 	ROW(cuCtxCreate_v3, (void *)cuCtxCreate_v3, DRIVER_CUDA),
@@ -413,12 +571,20 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemAllocPitch, (void *)cuMemAllocPitch, DRIVER_CUDA),
 	ROW(cuMemAllocPitch_v2, (void *)cuMemAllocPitch_v2, DRIVER_CUDA),
 	ROW(cuMemAlloc_v2, (void *)cuMemAlloc_v2, DRIVER_CUDA),
+	ROW(cuMemCreate, (void *)cuMemCreate, DRIVER_CUDA),
 	ROW(cuMemFree, (void *)cuMemFree, DRIVER_CUDA),
 	ROW(cuMemFreeAsync, (void *)cuMemFreeAsync, DRIVER_CUDA),
 	ROW(cuMemFreeAsync_ptsz, (void *)cuMemFreeAsync_ptsz, DRIVER_CUDA),
 	ROW(cuMemFree_v2, (void *)cuMemFree_v2, DRIVER_CUDA),
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
+	ROW(cuMemMap, (void *)cuMemMap, DRIVER_CUDA),
+	ROW(cuMemRelease, (void *)cuMemRelease, DRIVER_CUDA),
+	ROW(cuMemRetainAllocationHandle, (void *)cuMemRetainAllocationHandle, DRIVER_CUDA),
+	ROW(cuMemUnmap, (void *)cuMemUnmap, DRIVER_CUDA),
+	ROW(cuMipmappedArrayCreate, (void *)cuMipmappedArrayCreate, DRIVER_CUDA),
+	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),
+	ROW(cuMipmappedArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
 	ROW(nvmlDeviceGetIndex, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),

@@ -9,6 +9,12 @@
 #include <stdint.h>
 
 struct driver {
+	int (*cuArray3DCreate)(void **, const void *);
+	int (*cuArray3DCreate_v2)(void **, const void *);
+	int (*cuArrayCreate)(void **, const void *);
+	int (*cuArrayCreate_v2)(void **, const void *);
+	int (*cuArrayDestroy)(void *);
+	int (*cuArrayGetMemoryRequirements)(void *, void *, int);
 	int (*cuCtxCreate)(void **, unsigned int, int);
 	int (*cuCtxCreate_v2)(void **, unsigned int, int);
 	int (*cuCtxCreate_v3)(void **, void *, int, unsigned int, int);
@@ -41,12 +47,20 @@ struct driver {
 	int (*cuMemAllocPitch)(unsigned int *, unsigned int *, unsigned int, unsigned int, unsigned int);
 	int (*cuMemAllocPitch_v2)(uint64_t *, size_t *, size_t, size_t, unsigned int);
 	int (*cuMemAlloc_v2)(uint64_t *, size_t);
+	int (*cuMemCreate)(uint64_t *, size_t, const void *, uint64_t);
 	int (*cuMemFree)(unsigned int);
 	int (*cuMemFreeAsync)(uint64_t, void *);
 	int (*cuMemFreeAsync_ptsz)(uint64_t, void *);
 	int (*cuMemFree_v2)(uint64_t);
 	int (*cuMemGetInfo)(unsigned int *, unsigned int *);
 	int (*cuMemGetInfo_v2)(size_t *, size_t *);
+	int (*cuMemMap)(uint64_t, size_t, size_t, uint64_t, uint64_t);
+	int (*cuMemRelease)(uint64_t);
+	int (*cuMemRetainAllocationHandle)(uint64_t *, void *);
+	int (*cuMemUnmap)(uint64_t, size_t);
+	int (*cuMipmappedArrayCreate)(void **, const void *, unsigned int);
+	int (*cuMipmappedArrayDestroy)(void *);
+	int (*cuMipmappedArrayGetMemoryRequirements)(void *, void *, int);
 	int (*nvmlDeviceGetIndex)(void *, unsigned int *);
 	int (*nvmlDeviceGetMemoryInfo)(void *, void *);
 	int (*nvmlDeviceGetMemoryInfo_v2)(void *, void *);

@@ -138,6 +138,51 @@ bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
 	return found;
 }
 
+bool table_refer(struct table *table, enum table_kind kind, uint64_t handle, int32_t change,
+		 struct table_entry *entry)
+{
+	struct table_shard *shard = shard_of(table, hash_of(kind, handle));
+	bool found = false;
+
+	lock(shard);
+	if (shard->count != 0) {
+		uint32_t index = probe(shard, kind, handle);
+
+		found = shard->entries[index].kind == kind;
+		if (found) {
+			shard->entries[index].refs += (uint32_t)change;
+			*entry = shard->entries[index];
+			if (entry->refs == 0)
+				remove_at(shard, index);
+		}
+	}
+	unlock(shard);
+	return found;
+}
+
+bool table_find_range(struct table *table, enum table_kind kind, uint64_t address,
+		      struct table_entry *entry)
+{
+	for (unsigned int i = 0; i < TABLE_SHARDS; i++) {
+		struct table_shard *shard = &table->shard[i];
+		bool found = false;
+
+		lock(shard);
+		for (uint32_t index = 0; !found && index < shard->capacity; index++) {
+			const struct table_entry *place = &shard->entries[index];
+
+			found = place->kind == kind && address >= place->handle &&
+				address - place->handle < place->bytes;
+			if (found)
+				*entry = *place;
+		}
+		unlock(shard);
+		if (found)
+			return true;
+	}
+	return false;
+}
+
 bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
 			   struct table_entry *entry)
 {
@@ -151,7 +196,8 @@ bool table_take_of_context(struct table *table, uint64_t context, struct table_c
 		for (; !found && cursor->index < shard->capacity; cursor->index += !found) {
 			const struct table_entry *place = &shard->entries[cursor->index];
 
-			found = place->kind != TABLE_NONE && place->context == context;
+			found = (place->kind == TABLE_MEMORY || place->kind == TABLE_ARRAY) &&
+				place->owner == context;
 			if (found) {
 				*entry = *place;
 				remove_at(shard, cursor->index);

@@ -16,13 +16,17 @@ enum table_kind {
 	TABLE_MEMORY,  /* CUdeviceptr */
 	TABLE_CONTEXT, /* CUcontext */
 	TABLE_ARRAY,   /* CUarray, CUmipmappedArray */
+	TABLE_OBJECT,  /* memory of cuMemCreate, by a number of our own */
+	TABLE_HANDLE,  /* CUmemGenericAllocationHandle of an object */
+	TABLE_MAPPING, /* address at which an object is mapped */
 };
 
 struct table_entry {
 	uint64_t handle;
-	uint64_t bytes;   /* as asked; quota knows what the driver makes of it */
-	uint64_t context; /* the allocation ends with it */
+	uint64_t bytes; /* as asked; quota knows what the driver makes of it */
+	uint64_t owner; /* of memory and arrays the context; of handles and mappings the object */
 	uint32_t card;
+	uint32_t refs; /* of objects and handles */
 	enum table_kind kind;
 };
 
@@ -45,8 +49,17 @@ bool table_put(struct table *table, const struct table_entry *entry);
 bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
 		struct table_entry *entry);
 
-/* Takes the next entry of the context; false when the cursor has seen the whole table. A cursor
- * begins zeroed. */
+/* Adds to the references of the entry and sets *entry to what it is then; removes it when none is
+ * left. False if there is none. */
+bool table_refer(struct table *table, enum table_kind kind, uint64_t handle, int32_t change,
+		 struct table_entry *entry);
+
+/* Finds the entry whose range holds the address. Looks at the whole table. */
+bool table_find_range(struct table *table, enum table_kind kind, uint64_t address,
+		      struct table_entry *entry);
+
+/* Takes the next memory or array of the context; false when the cursor has seen the whole table. A
+ * cursor begins zeroed. */
 struct table_cursor {
 	uint32_t shard;
 	uint32_t index;

@@ -34,6 +34,7 @@ struct tenant {
 	struct reason reason;
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
+	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {
 		uint32_t charged;

@@ -16,7 +16,7 @@ static struct table_entry entry_of(uint64_t handle)
 	return (struct table_entry){.kind = TABLE_MEMORY,
 				    .handle = handle,
 				    .bytes = handle * 3,
-				    .context = handle % 7 + 1,
+				    .owner = handle % 7 + 1,
 				    .card = (uint32_t)handle % 16};
 }
 
@@ -33,7 +33,7 @@ static bool take(uint64_t handle)
 	struct table_entry got;
 
 	return table_take(&table, TABLE_MEMORY, handle, &got) && got.bytes == want.bytes &&
-	       got.context == want.context && got.card == want.card;
+	       got.owner == want.owner && got.card == want.card;
 }
 
 static void test_gives_back_what_was_put(void)
@@ -81,12 +81,37 @@ static void test_a_context_takes_its_allocations_along(void)
 	for (uint64_t i = 1; i <= MANY; i++)
 		put(i);
 	while (table_take_of_context(&table, 3, &cursor, &entry)) {
-		CHECK(entry.context == 3);
+		CHECK(entry.owner == 3);
 		taken++;
 	}
 	CHECK(taken == (MANY + 5) / 7);
 	for (uint64_t i = 1; i <= MANY; i++)
 		CHECK(take(i) == (i % 7 + 1 != 3));
+}
+
+static void test_references_keep_an_entry(void)
+{
+	struct table_entry object = {.kind = TABLE_OBJECT, .handle = 9, .bytes = 5, .refs = 1};
+	struct table_entry got;
+
+	CHECK(table_put(&table, &object));
+	CHECK(table_refer(&table, TABLE_OBJECT, 9, 1, &got) && got.refs == 2);
+	CHECK(table_refer(&table, TABLE_OBJECT, 9, -1, &got) && got.refs == 1);
+	CHECK(table_refer(&table, TABLE_OBJECT, 9, -1, &got) && got.refs == 0 && got.bytes == 5);
+	CHECK(!table_refer(&table, TABLE_OBJECT, 9, 1, &got));
+}
+
+static void test_an_address_inside_a_range_is_found(void)
+{
+	struct table_entry mapping = {.kind = TABLE_MAPPING, .handle = 1000, .bytes = 100};
+	struct table_entry got;
+
+	CHECK(table_put(&table, &mapping));
+	CHECK(table_find_range(&table, TABLE_MAPPING, 1000, &got));
+	CHECK(table_find_range(&table, TABLE_MAPPING, 1099, &got) && got.handle == 1000);
+	CHECK(!table_find_range(&table, TABLE_MAPPING, 1100, &got));
+	CHECK(!table_find_range(&table, TABLE_MAPPING, 999, &got));
+	CHECK(table_take(&table, TABLE_MAPPING, 1000, &got));
 }
 
 static void *work(void *argument)
@@ -129,6 +154,8 @@ int main(void)
 	RUN(test_the_same_number_of_another_kind_is_another_handle);
 	RUN(test_a_handle_put_twice_counts_once);
 	RUN(test_a_context_takes_its_allocations_along);
+	RUN(test_references_keep_an_entry);
+	RUN(test_an_address_inside_a_range_is_found);
 	RUN(test_threads_do_not_lose_entries);
 	return check_end();
 }

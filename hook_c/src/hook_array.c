@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Arrays and mipmapped arrays. What one takes follows from no formula (a 1D array of 0.4 MiB takes
+ * 4), but the driver tells it of a twin whose memory is still to be mapped: the twin costs nothing
+ * and is gone again before the real one is made. */
+#include "hook.h"
+
+static uint64_t multiply(uint64_t a, uint64_t b)
+{
+	uint64_t product;
+
+	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/* For drivers older than 11.7, which have no twins: 16 bytes a channel is the most there is. */
+static uint64_t estimate(const struct cuda_array3d *array)
+{
+	uint64_t rows = multiply(array->height == 0 ? 1 : array->height,
+				 array->depth == 0 ? 1 : array->depth);
+
+	return multiply(multiply(array->width, rows), 4UL * array->channels);
+}
+
+static uint64_t size_of_array(const struct cuda_array3d *array, int device)
+{
+	struct cuda_requirements requirements = {0};
+	struct cuda_array3d twin = *array;
+	void *handle;
+
+	if (driver.cuArrayGetMemoryRequirements == NULL)
+		return estimate(array);
+	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+	if (driver.cuArray3DCreate_v2(&handle, &twin) != CUDA_SUCCESS)
+		return estimate(array);
+
+	int status = driver.cuArrayGetMemoryRequirements(&requirements, handle, device);
+
+	driver.cuArrayDestroy(handle);
+	return status == CUDA_SUCCESS ? requirements.size : estimate(array);
+}
+
+static uint64_t size_of_mipmap(const struct cuda_array3d *array, unsigned int levels, int device)
+{
+	struct cuda_requirements requirements = {0};
+	struct cuda_array3d twin = *array;
+	void *handle;
+
+	if (driver.cuMipmappedArrayGetMemoryRequirements == NULL)
+		return multiply(estimate(array), 2);
+	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+	if (driver.cuMipmappedArrayCreate(&handle, &twin, levels) != CUDA_SUCCESS)
+		return multiply(estimate(array), 2);
+
+	int status = driver.cuMipmappedArrayGetMemoryRequirements(&requirements, handle, device);
+
+	driver.cuMipmappedArrayDestroy(handle);
+	return status == CUDA_SUCCESS ? requirements.size : multiply(estimate(array), 2);
+}
+
+static bool takes_memory(const struct cuda_array3d *array)
+{
+	return (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) == 0;
+}
+
+/* `levels` 0: no mipmap. */
+static int charge(struct hook_call *call, const void *out, const struct cuda_array3d *array,
+		  unsigned int levels)
+{
+	struct tenant *tenant;
+	int device;
+
+	call->tenant = NULL;
+	if (out == NULL || !takes_memory(array) || tenant_join(&tenant) == TENANT_INERT ||
+	    driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+
+	uint64_t bytes =
+		levels == 0 ? size_of_array(array, device) : size_of_mipmap(array, levels, device);
+	int status = charge_current(call, out, bytes);
+
+	call->entry.kind = TABLE_ARRAY;
+	return status;
+}
+
+int array_begin(struct hook_call *call, const void *out, const void *descriptor,
+		unsigned int number)
+{
+	const struct cuda_array *v2 = descriptor;
+	const struct cuda_array_v1 *v1 = descriptor;
+	struct cuda_array3d array = {0};
+
+	call->tenant = NULL;
+	if (descriptor == NULL)
+		return CUDA_SUCCESS;
+	if (number == 1)
+		array = (struct cuda_array3d){.width = v1->width,
+					      .height = v1->height,
+					      .format = v1->format,
+					      .channels = v1->channels};
+	else
+		array = (struct cuda_array3d){.width = v2->width,
+					      .height = v2->height,
+					      .format = v2->format,
+					      .channels = v2->channels};
+	return charge(call, out, &array, 0);
+}
+
+int array3d_begin(struct hook_call *call, const void *out, const void *descriptor,
+		  unsigned int number)
+{
+	const struct cuda_array3d_v1 *v1 = descriptor;
+	struct cuda_array3d array;
+
+	call->tenant = NULL;
+	if (descriptor == NULL)
+		return CUDA_SUCCESS;
+	if (number == 1)
+		array = (struct cuda_array3d){.width = v1->width,
+					      .height = v1->height,
+					      .depth = v1->depth,
+					      .format = v1->format,
+					      .channels = v1->channels,
+					      .flags = v1->flags};
+	else
+		array = *(const struct cuda_array3d *)descriptor;
+	return charge(call, out, &array, 0);
+}
+
+int mipmap_begin(struct hook_call *call, const void *out, const void *descriptor,
+		 unsigned int levels)
+{
+	call->tenant = NULL;
+	if (descriptor == NULL || levels == 0)
+		return CUDA_SUCCESS;
+	return charge(call, out, descriptor, levels);
+}
+
+int array_end(struct hook_call *call, int status, uint64_t array)
+{
+	struct tenant *tenant = call->tenant;
+
+	if (tenant == NULL)
+		return status;
+	call->entry.handle = array;
+	/* Not recorded, for want of memory: it stays charged until its context ends. */
+	if (status == CUDA_SUCCESS)
+		(void)table_put(&tenant->table, &call->entry);
+	else
+		quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
+	return status;
+}
+
+int array_free_begin(struct hook_call *call, uint64_t array)
+{
+	call->tenant = tenant_joined();
+	if (call->tenant != NULL &&
+	    !table_take(&call->tenant->table, TABLE_ARRAY, array, &call->entry))
+		call->tenant = NULL;
+	return CUDA_SUCCESS;
+}
