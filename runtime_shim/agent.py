@@ -48,6 +48,7 @@ _TICK_SECONDS = 1.0
 _REPORT_SECONDS = 10.0
 _INVENTORY_SECONDS = 10.0
 _FIRST_INVENTORY_SECONDS = 5.0
+_FIRST_CALIBRATION_SECONDS = 5.0
 _RECONNECT_SECONDS = (0.1, 2.0)
 
 
@@ -94,6 +95,11 @@ class Agent:
         self.calibration.load(await in_thread(self.host.driver_version))
         first = asyncio.create_task(self.inventory.refresh())
         await asyncio.wait({first}, timeout=_FIRST_INVENTORY_SECONDS)
+        # A container that starts before its card is measured has its contexts for nothing until
+        # then: on a node's very first start it waits, within the launcher's patience.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_CALIBRATION_SECONDS):
+                await self.calibration.measure(self.inventory.cards)
         await self._try_to_report()
 
     async def serve(self, listener: socket.socket) -> None:
