@@ -328,8 +328,8 @@ def fake_driver(symbols: dict[str, Symbol]) -> str:
 class Kind:
     """How the functions of one class are hooked: what their stub does before and after the call.
 
-    `{role}` stands for the argument with that role in api.tsv, `{symbol}` for the driver's own
-    function, `{number}` for the N of a name that ends in _vN.
+    `{role}` stands for the argument with that role in api.tsv, `{number}` for the N of a name that
+    ends in _vN, `{thread}` for whether it is the variant of per-thread default streams.
     """
 
     begin: str = ""
@@ -349,6 +349,24 @@ HOOKED = {
         "pitch_end(&call, status, HOOK_VALUE(status, {out}), HOOK_VALUE(status, {pitch}), "
         "{height})",
     ),
+    "alloc.async": Kind(
+        "pool_alloc_begin(&call, {out}, {bytes}, {stream}, {thread})",
+        "pool_alloc_end(&call, status)",
+    ),
+    "alloc.pool": Kind(
+        "pool_alloc_from_begin(&call, {out}, {bytes}, {pool}, {stream}, {thread})",
+        "pool_alloc_end(&call, status)",
+    ),
+    "pool.create": Kind(
+        "pool_create_begin(&call, {out}, {properties})",
+        "pool_create_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
+    "pool.change": Kind(end="pools_end(status)"),
+    "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
+    "graph.node": Kind("graph_any_node_begin(&call, {parameters})"),
+    "graph.launch": Kind(end="pools_end(status)"),
+    "sync": Kind(end="pools_end(status)"),
     "alloc.array": Kind(
         "array_begin(&call, {out}, {descriptor}, {number})",
         "array_end(&call, status, HOOK_VALUE(status, {out}))",
@@ -438,6 +456,7 @@ def stub(symbol: Symbol, api: Api) -> str:
     names = argument_names(symbol, api)
     words = {role: role for role in api.roles}
     words["number"] = str(base_of(symbol.name)[1])
+    words["thread"] = "false" if symbol.stream == "-" else "true"
     call = f"driver.{symbol.name}({', '.join(names)})"
     library, missing = ("DRIVER_CUDA", "CUDA_ERROR_NOT_FOUND")
     if symbol.is_nvml:
@@ -484,7 +503,7 @@ def is_hooked(symbol: Symbol, api: dict[str, Api]) -> bool:
 def check_roles(symbol: Symbol, api: Api) -> None:
     """Refuse a line of api.tsv whose roles do not fit its class or its prototype."""
     kind = HOOKED[api.kind]
-    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end)) - {"number"}
+    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end)) - {"number", "thread"}
     if needed != set(api.roles):
         raise SystemExit(f"api.tsv: {api.base}: class {api.kind} has the roles {sorted(needed)}")
     if symbol.arguments is None or max(api.roles.values(), default=-1) >= len(symbol.arguments):

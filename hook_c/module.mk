@@ -1,7 +1,7 @@
 # libvgpu.so and vgpu-probe. What is shipped is made with zig: it needs no symbol newer than glibc
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_array.c hook_device.c hook_memory.c \
-	hook_nvml.c hook_vmm.c \
+	hook_nvml.c hook_pool.c hook_vmm.c \
 	limits.c log.c lookup.c quota.c region.c table.c tenant.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
 	hook_c/module.mk
@@ -45,6 +45,19 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
+
+# The whole library under the sanitizers. What runs before their own start (dlsym is called by
+# anybody at any time) is built without.
+HOOK_EARLY := hook_c/src/driver.c hook_c/src/lookup.c hook_c/src/lookup_thunk.S
+$(BUILD)/san/libvgpu-asan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
+	@mkdir -p $(@D)/libvgpu
+	for source in $(filter-out $(HOOK_EARLY),$(HOOK_SOURCES)); do \
+		$(CC_TEST) $(HOOK_FLAGS) $(SANITIZE) -c -o $(@D)/libvgpu/$$(basename $$source).o $$source || exit 1; done
+	for source in $(HOOK_EARLY); do \
+		$(CC_TEST) $(HOOK_FLAGS) -c -o $(@D)/libvgpu/$$(basename $$source).o $$source || exit 1; done
+	$(CC_TEST) $(SANITIZE) $(HOOK_LINK) -Wl,-z,undefs -o $@ $(@D)/libvgpu/*.o
+
+SAN_PRODUCTS += $(BUILD)/san/libvgpu-asan.so
 
 .PHONY: hook-aarch64
 hook-aarch64: $(BUILD)/aarch64/libvgpu.so

@@ -27,6 +27,7 @@ enum {
 	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CUDA_ARRAY3D_SPARSE = 0x40,
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
@@ -50,6 +51,23 @@ struct cuda_pool_properties {
 	int32_t type;
 	int32_t handle_types;
 	struct cuda_location location;
+};
+
+/* CUDA_MEM_ALLOC_NODE_PARAMS */
+struct cuda_graph_alloc {
+	struct cuda_pool_properties pool;
+	uint8_t rest_of_pool[72];
+	const void *access;
+	size_t access_count;
+	size_t bytes;
+	uint64_t pointer;
+};
+
+/* CUgraphNodeParams, of a node that allocates */
+struct cuda_graph_node {
+	int32_t type;
+	int32_t reserved[3];
+	struct cuda_graph_alloc alloc;
 };
 
 /* CUDA_ARRAY_DESCRIPTOR and CUDA_ARRAY3D_DESCRIPTOR; the first versions have 32-bit sizes. */
@@ -93,6 +111,8 @@ struct cuda_requirements {
 };
 
 _Static_assert(sizeof(struct cuda_allocation_properties) == 32, "CUDA ABI");
+_Static_assert(offsetof(struct cuda_graph_alloc, bytes) == 104, "CUDA ABI");
+_Static_assert(offsetof(struct cuda_graph_node, alloc) == 16, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_array) == 24, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_array3d) == 40, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_requirements) == 32, "CUDA ABI");

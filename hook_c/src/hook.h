@@ -18,6 +18,8 @@
 struct hook_call {
 	struct tenant *tenant; /* NULL: nothing to do at the end */
 	struct table_entry entry;
+	struct tenant_pool *pool; /* hook_pool.c */
+	uint64_t held;
 };
 
 /* Stubs of functions that the loaded driver lacks: a program can reach them only by linking with a
@@ -71,6 +73,26 @@ int mipmap_begin(struct hook_call *call, const void *out, const void *descriptor
 		 unsigned int levels);
 int array_end(struct hook_call *call, int status, uint64_t array);
 int array_free_begin(struct hook_call *call, uint64_t array);
+
+/* hook_pool.c */
+int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, void *stream,
+		     bool is_thread);
+int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t bytes, void *pool,
+			  void *stream, bool is_thread);
+int pool_alloc_end(struct hook_call *call, int status);
+int pool_create_begin(struct hook_call *call, const void *out, const void *properties);
+int pool_create_end(struct hook_call *call, int status, uint64_t handle);
+int pool_destroy_begin(struct hook_call *call, void *handle);
+int pool_destroy_end(struct hook_call *call, int status);
+int graph_node_begin(struct hook_call *call, const void *parameters);
+int graph_any_node_begin(struct hook_call *call, const void *parameters);
+
+/* After whatever may have made a pool smaller or larger: a synchronisation, a trim, a launch. */
+int pools_end(int status);
+void pools_settle(struct tenant *tenant);
+
+/* Gives back what the pools keep and nobody uses; false if there is no pool. */
+bool pools_trim_for(struct tenant *tenant);
 
 /* hook_vmm.c */
 int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,

@@ -123,6 +123,9 @@ int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t widt
 	    driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return status;
 
+	if (tenant_joined() != NULL)
+		pools_settle(tenant);
+
 	struct quota_view view = look_at(tenant, device_card(tenant, device));
 	uint64_t total = minimum(load_width(total_bytes, width), view.limit_bytes);
 	uint64_t left = total - minimum(total, view.used_bytes);

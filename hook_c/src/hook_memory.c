@@ -22,7 +22,10 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 
 	int card = device_card(tenant, device);
 
-	if (card < 0 || !quota_take(&tenant->quota, (unsigned int)card, bytes))
+	/* Before a refusal: pools may keep memory that nobody uses. */
+	if (card < 0 ||
+	    (!quota_take(&tenant->quota, (unsigned int)card, bytes) &&
+	     (!pools_trim_for(tenant) || !quota_take(&tenant->quota, (unsigned int)card, bytes))))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
 	call->entry = (struct table_entry){.kind = TABLE_MEMORY,
@@ -99,7 +102,7 @@ int free_begin(struct hook_call *call, uint64_t pointer)
 int free_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)
-		return status;
+		return pools_end(status); /* it may have been a pool's */
 	/* There was a place for it a moment ago; if there is none now, it stays charged. */
 	if (status != CUDA_SUCCESS)
 		(void)table_put(&call->tenant->table, &call->entry);

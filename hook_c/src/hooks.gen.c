@@ -141,6 +141,33 @@ EXPORT int cuCtxDestroy_v2(void *context)
 	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
 }
 
+EXPORT int cuCtxSynchronize(void);
+EXPORT int cuCtxSynchronize(void)
+{
+	HOOK_ENTER(cuCtxSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxSynchronize();
+
+	return pools_end(status);
+}
+
+EXPORT int cuCtxSynchronize_v2(void *a0);
+EXPORT int cuCtxSynchronize_v2(void *a0)
+{
+	HOOK_ENTER(cuCtxSynchronize_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxSynchronize_v2(a0);
+
+	return pools_end(status);
+}
+
+EXPORT int cuDeviceGraphMemTrim(int a0);
+EXPORT int cuDeviceGraphMemTrim(int a0)
+{
+	HOOK_ENTER(cuDeviceGraphMemTrim, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDeviceGraphMemTrim(a0);
+
+	return pools_end(status);
+}
+
 EXPORT int cuDevicePrimaryCtxRelease(int device);
 EXPORT int cuDevicePrimaryCtxRelease(int device)
 {
@@ -208,6 +235,15 @@ EXPORT int cuDeviceTotalMem_v2(size_t *total, int device)
 	return total_memory_end(status, total, sizeof(*total), device);
 }
 
+EXPORT int cuEventSynchronize(void *a0);
+EXPORT int cuEventSynchronize(void *a0)
+{
+	HOOK_ENTER(cuEventSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuEventSynchronize(a0);
+
+	return pools_end(status);
+}
+
 EXPORT int cuGetProcAddress(const char *a0, void **out, int a2, uint64_t a3);
 EXPORT int cuGetProcAddress(const char *a0, void **out, int a2, uint64_t a3)
 {
@@ -224,6 +260,94 @@ EXPORT int cuGetProcAddress_v2(const char *a0, void **out, int a2, uint64_t a3, 
 	int status = driver.cuGetProcAddress_v2(a0, out, a2, a3, a4);
 
 	return lookup_end(status, out);
+}
+
+EXPORT int cuGraphAddMemAllocNode(void **a0, void *a1, void **a2, size_t a3, void *parameters);
+EXPORT int cuGraphAddMemAllocNode(void **a0, void *a1, void **a2, size_t a3, void *parameters)
+{
+	HOOK_ENTER(cuGraphAddMemAllocNode, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_node_begin(&call, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphAddMemAllocNode(a0, a1, a2, a3, parameters);
+	return status;
+}
+
+EXPORT int cuGraphAddNode(void **a0, void *a1, void **a2, size_t a3, void *parameters);
+EXPORT int cuGraphAddNode(void **a0, void *a1, void **a2, size_t a3, void *parameters)
+{
+	HOOK_ENTER(cuGraphAddNode, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_any_node_begin(&call, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphAddNode(a0, a1, a2, a3, parameters);
+	return status;
+}
+
+EXPORT int cuGraphAddNode_v2(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
+EXPORT int cuGraphAddNode_v2(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+{
+	HOOK_ENTER(cuGraphAddNode_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_any_node_begin(&call, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphAddNode_v2(a0, a1, a2, a3, a4, parameters);
+	return status;
+}
+
+EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
+EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+{
+	HOOK_ENTER(cuGraphAddNode_v3, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_any_node_begin(&call, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphAddNode_v3(a0, a1, a2, a3, a4, parameters);
+	return status;
+}
+
+EXPORT int cuGraphLaunch(void *a0, void *a1);
+EXPORT int cuGraphLaunch(void *a0, void *a1)
+{
+	HOOK_ENTER(cuGraphLaunch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGraphLaunch(a0, a1);
+
+	return pools_end(status);
+}
+
+EXPORT int cuGraphLaunch_ptsz(void *a0, void *a1);
+EXPORT int cuGraphLaunch_ptsz(void *a0, void *a1)
+{
+	HOOK_ENTER(cuGraphLaunch_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGraphLaunch_ptsz(a0, a1);
+
+	return pools_end(status);
+}
+
+EXPORT int cuGraphUpload(void *a0, void *a1);
+EXPORT int cuGraphUpload(void *a0, void *a1)
+{
+	HOOK_ENTER(cuGraphUpload, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGraphUpload(a0, a1);
+
+	return pools_end(status);
+}
+
+EXPORT int cuGraphUpload_ptsz(void *a0, void *a1);
+EXPORT int cuGraphUpload_ptsz(void *a0, void *a1)
+{
+	HOOK_ENTER(cuGraphUpload_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGraphUpload_ptsz(a0, a1);
+
+	return pools_end(status);
 }
 
 EXPORT int cuInit(unsigned int a0);
@@ -252,56 +376,56 @@ EXPORT int cuMemAlloc(unsigned int *out, unsigned int bytes)
 	return alloc_end(&call, status, HOOK_VALUE(status, out));
 }
 
-EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *a2);
-EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *a2)
+EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *stream);
+EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *stream)
 {
 	HOOK_ENTER(cuMemAllocAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = alloc_begin(&call, out, bytes);
+	int status = pool_alloc_begin(&call, out, bytes, stream, false);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocAsync(out, bytes, a2);
-	return alloc_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuMemAllocAsync(out, bytes, stream);
+	return pool_alloc_end(&call, status);
 }
 
-EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *a2);
-EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *a2)
+EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream);
+EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream)
 {
 	HOOK_ENTER(cuMemAllocAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = alloc_begin(&call, out, bytes);
+	int status = pool_alloc_begin(&call, out, bytes, stream, true);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocAsync_ptsz(out, bytes, a2);
-	return alloc_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuMemAllocAsync_ptsz(out, bytes, stream);
+	return pool_alloc_end(&call, status);
 }
 
-EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *a2, void *a3);
-EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *a2, void *a3)
+EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void *stream);
+EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void *stream)
 {
 	HOOK_ENTER(cuMemAllocFromPoolAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = alloc_begin(&call, out, bytes);
+	int status = pool_alloc_from_begin(&call, out, bytes, pool, stream, false);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocFromPoolAsync(out, bytes, a2, a3);
-	return alloc_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuMemAllocFromPoolAsync(out, bytes, pool, stream);
+	return pool_alloc_end(&call, status);
 }
 
-EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *a2, void *a3);
-EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *a2, void *a3)
+EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool, void *stream);
+EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool, void *stream)
 {
 	HOOK_ENTER(cuMemAllocFromPoolAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = alloc_begin(&call, out, bytes);
+	int status = pool_alloc_from_begin(&call, out, bytes, pool, stream, true);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocFromPoolAsync_ptsz(out, bytes, a2, a3);
-	return alloc_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream);
+	return pool_alloc_end(&call, status);
 }
 
 EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2);
@@ -452,6 +576,50 @@ EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t a2, uint64_t handle, 
 	return object_map_end(&call, status);
 }
 
+EXPORT int cuMemPoolCreate(void **out, const void *properties);
+EXPORT int cuMemPoolCreate(void **out, const void *properties)
+{
+	HOOK_ENTER(cuMemPoolCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = pool_create_begin(&call, out, properties);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolCreate(out, properties);
+	return pool_create_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuMemPoolDestroy(void *pool);
+EXPORT int cuMemPoolDestroy(void *pool)
+{
+	HOOK_ENTER(cuMemPoolDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = pool_destroy_begin(&call, pool);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolDestroy(pool);
+	return pool_destroy_end(&call, status);
+}
+
+EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2);
+EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2)
+{
+	HOOK_ENTER(cuMemPoolSetAttribute, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemPoolSetAttribute(a0, a1, a2);
+
+	return pools_end(status);
+}
+
+EXPORT int cuMemPoolTrimTo(void *a0, size_t a1);
+EXPORT int cuMemPoolTrimTo(void *a0, size_t a1)
+{
+	HOOK_ENTER(cuMemPoolTrimTo, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemPoolTrimTo(a0, a1);
+
+	return pools_end(status);
+}
+
 EXPORT int cuMemRelease(uint64_t handle);
 EXPORT int cuMemRelease(uint64_t handle)
 {
@@ -513,6 +681,24 @@ EXPORT int cuMipmappedArrayDestroy(void *array)
 	return free_end(&call, status);
 }
 
+EXPORT int cuStreamSynchronize(void *a0);
+EXPORT int cuStreamSynchronize(void *a0)
+{
+	HOOK_ENTER(cuStreamSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamSynchronize(a0);
+
+	return pools_end(status);
+}
+
+EXPORT int cuStreamSynchronize_ptsz(void *a0);
+EXPORT int cuStreamSynchronize_ptsz(void *a0)
+{
+	HOOK_ENTER(cuStreamSynchronize_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamSynchronize_ptsz(a0);
+
+	return pools_end(status);
+}
+
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory);
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory)
 {
@@ -548,9 +734,19 @@ const struct driver_name driver_names[] = {
 	ROW(cuCtxGetCurrent, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice_v2, NULL, DRIVER_CUDA),
+	ROW(cuCtxPopCurrent, NULL, DRIVER_CUDA),
+	ROW(cuCtxPopCurrent_v2, NULL, DRIVER_CUDA),
+	ROW(cuCtxPushCurrent, NULL, DRIVER_CUDA),
+	ROW(cuCtxPushCurrent_v2, NULL, DRIVER_CUDA),
+	ROW(cuCtxSynchronize, (void *)cuCtxSynchronize, DRIVER_CUDA),
+	ROW(cuCtxSynchronize_v2, (void *)cuCtxSynchronize_v2, DRIVER_CUDA),
 	ROW(cuDeviceGetCount, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetDefaultMemPool, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetGraphMemAttribute, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGetMemPool, NULL, DRIVER_CUDA),
 	ROW(cuDeviceGetUuid, NULL, DRIVER_CUDA),
 	ROW(cuDeviceGetUuid_v2, NULL, DRIVER_CUDA),
+	ROW(cuDeviceGraphMemTrim, (void *)cuDeviceGraphMemTrim, DRIVER_CUDA),
 	ROW(cuDevicePrimaryCtxGetState, NULL, DRIVER_CUDA),
 	ROW(cuDevicePrimaryCtxRelease, (void *)cuDevicePrimaryCtxRelease, DRIVER_CUDA),
 	ROW(cuDevicePrimaryCtxRelease_v2, (void *)cuDevicePrimaryCtxRelease_v2, DRIVER_CUDA),
@@ -559,8 +755,17 @@ const struct driver_name driver_names[] = {
 	ROW(cuDevicePrimaryCtxRetain, (void *)cuDevicePrimaryCtxRetain, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem, (void *)cuDeviceTotalMem, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem_v2, (void *)cuDeviceTotalMem_v2, DRIVER_CUDA),
+	ROW(cuEventSynchronize, (void *)cuEventSynchronize, DRIVER_CUDA),
 	ROW(cuGetProcAddress, (void *)cuGetProcAddress, DRIVER_CUDA),
 	ROW(cuGetProcAddress_v2, (void *)cuGetProcAddress_v2, DRIVER_CUDA),
+	ROW(cuGraphAddMemAllocNode, (void *)cuGraphAddMemAllocNode, DRIVER_CUDA),
+	ROW(cuGraphAddNode, (void *)cuGraphAddNode, DRIVER_CUDA),
+	ROW(cuGraphAddNode_v2, (void *)cuGraphAddNode_v2, DRIVER_CUDA),
+	ROW(cuGraphAddNode_v3, (void *)cuGraphAddNode_v3, DRIVER_CUDA),
+	ROW(cuGraphLaunch, (void *)cuGraphLaunch, DRIVER_CUDA),
+	ROW(cuGraphLaunch_ptsz, (void *)cuGraphLaunch_ptsz, DRIVER_CUDA),
+	ROW(cuGraphUpload, (void *)cuGraphUpload, DRIVER_CUDA),
+	ROW(cuGraphUpload_ptsz, (void *)cuGraphUpload_ptsz, DRIVER_CUDA),
 	ROW(cuInit, (void *)cuInit, DRIVER_CUDA),
 	ROW(cuMemAlloc, (void *)cuMemAlloc, DRIVER_CUDA),
 	ROW(cuMemAllocAsync, (void *)cuMemAllocAsync, DRIVER_CUDA),
@@ -579,12 +784,25 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
 	ROW(cuMemMap, (void *)cuMemMap, DRIVER_CUDA),
+	ROW(cuMemPoolCreate, (void *)cuMemPoolCreate, DRIVER_CUDA),
+	ROW(cuMemPoolDestroy, (void *)cuMemPoolDestroy, DRIVER_CUDA),
+	ROW(cuMemPoolGetAttribute, NULL, DRIVER_CUDA),
+	ROW(cuMemPoolSetAttribute, (void *)cuMemPoolSetAttribute, DRIVER_CUDA),
+	ROW(cuMemPoolTrimTo, (void *)cuMemPoolTrimTo, DRIVER_CUDA),
 	ROW(cuMemRelease, (void *)cuMemRelease, DRIVER_CUDA),
 	ROW(cuMemRetainAllocationHandle, (void *)cuMemRetainAllocationHandle, DRIVER_CUDA),
 	ROW(cuMemUnmap, (void *)cuMemUnmap, DRIVER_CUDA),
 	ROW(cuMipmappedArrayCreate, (void *)cuMipmappedArrayCreate, DRIVER_CUDA),
 	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),
 	ROW(cuMipmappedArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
+	ROW(cuStreamGetCtx, NULL, DRIVER_CUDA),
+	ROW(cuStreamGetCtx_ptsz, NULL, DRIVER_CUDA),
+	ROW(cuStreamGetCtx_v2, NULL, DRIVER_CUDA),
+	ROW(cuStreamGetCtx_v2_ptsz, NULL, DRIVER_CUDA),
+	ROW(cuStreamIsCapturing, NULL, DRIVER_CUDA),
+	ROW(cuStreamIsCapturing_ptsz, NULL, DRIVER_CUDA),
+	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
+	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
 	ROW(nvmlDeviceGetIndex, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),

@@ -18,6 +18,24 @@
 #include <stdbool.h>
 
 #define TENANT_MAX_ORDINALS 64
+#define TENANT_MAX_POOLS 256
+
+enum {
+	TENANT_POOL_FREE,
+	TENANT_POOL_TAKEN, /* being filled in */
+	TENANT_POOL_LIVE,
+};
+
+/* A memory pool of the driver that this process takes device memory from; hook_pool.c. */
+struct tenant_pool {
+	uint32_t state;
+	uint32_t card;
+	void *handle;  /* of the memory of graphs: none */
+	bool is_graph; /* one a device */
+	int device;
+	uint64_t charged;   /* what the account holds for it */
+	uint64_t in_flight; /* asked for by calls under way */
+};
 
 enum tenant_state {
 	TENANT_INERT,
@@ -34,6 +52,8 @@ struct tenant {
 	struct reason reason;
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
+	uint32_t pool_count; /* pools at or above this index were never used */
+	struct tenant_pool pool[TENANT_MAX_POOLS];
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {

@@ -40,6 +40,31 @@ class Program(Driver):
         """Create an array from a descriptor of 64-bit words; code and handle."""
         return self.with_struct(name, words)
 
+    def pool(self, device: int) -> tuple[int, int]:
+        """Call cuMemPoolCreate for a device; code and handle."""
+        properties = (ctypes.c_int * 22)(1, 0, 1, device)
+        handle = ctypes.c_void_p()
+        code = self._cuda.cuMemPoolCreate(ctypes.byref(handle), properties)
+        return int(code), int(handle.value or 0)
+
+    def set_pool(self, pool: int, attribute: int, number: int) -> int:
+        """Call cuMemPoolSetAttribute with a number of 64 bits."""
+        value = ctypes.c_uint64(number)
+        return int(
+            self._cuda.cuMemPoolSetAttribute(ctypes.c_void_p(pool), attribute, ctypes.byref(value))
+        )
+
+    def graph_alloc(self, graph: int, size: int) -> int:
+        """Call cuGraphAddMemAllocNode for device 0."""
+        node = ctypes.c_void_p()
+        parameters = (ctypes.c_uint64 * 15)()
+        parameters[0], parameters[1], parameters[13] = 1, 1, size
+        return int(
+            self._cuda.cuGraphAddMemAllocNode(
+                ctypes.byref(node), ctypes.c_void_p(graph), None, ctypes.c_size_t(0), parameters
+            )
+        )
+
     def errno_kept(self, name: str, *arguments: int) -> bool:
         """Whether a call leaves errno as it was."""
         cuda = ctypes.CDLL("libcuda.so.1", use_errno=True)

@@ -90,6 +90,9 @@ def test_any_free_is_good_for_any_memory(
     assert code == 0
 
     assert tenant.do("call", free, address, 0) == 0
+    # A pool gives back what is freed at the next synchronisation.
+    assert tenant.do("call", "cuStreamSynchronize", 0) == 0
+    assert container.used() == 0
     assert tenant.do("memory") == [GIB, GIB]
 
 

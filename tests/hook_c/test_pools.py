@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stream-ordered memory and memory of graphs is charged as the driver's pools hold it."""
+
+import pytest
+
+from tests.fakes.gpu.simulated_gpu import SimulatedGpu
+from tests.hook_c.conftest import GIB, MIB, Start
+from tests.hook_c.container import Container
+from tests.hook_c.program import Process
+
+OUT_OF_MEMORY = 2
+RELEASE_THRESHOLD = 4
+
+
+@pytest.fixture
+def tenant(container: Container, start: Start) -> Process:
+    """Return a process with a current context on the first card."""
+    return start(container)
+
+
+def allocate(tenant: Process, size: int) -> int:
+    """Allocate on the default stream."""
+    code, address = tenant.do("out", "cuMemAllocAsync", size, 0)
+    assert code == 0
+    return int(address)
+
+
+@pytest.mark.parametrize("size", [1024, MIB, 20 * MIB, 33 * MIB, 40 * MIB, 100 * MIB, 200 * MIB])
+def test_the_charge_is_what_the_pool_reserves(
+    tenant: Process, container: Container, gpu: SimulatedGpu, size: int
+) -> None:
+    addresses = [allocate(tenant, size) for _ in range(3)]
+
+    assert container.used() == gpu.used_bytes() > 0
+    for address in addresses:
+        assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert container.used() == gpu.used_bytes()
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_growth_above_the_limit_is_refused(tenant: Process, container: Container) -> None:
+    allocate(tenant, GIB - 32 * MIB)
+
+    assert tenant.do("out", "cuMemAllocAsync", 33 * MIB, 0) == [OUT_OF_MEMORY, 0]
+    assert tenant.do("out", "cuMemAllocAsync", 32 * MIB, 0)[0] == 0
+    assert container.used() == GIB
+
+
+def test_a_pool_that_keeps_memory_gives_it_up_before_anything_is_refused(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, pool = tenant.do("out", "cuDeviceGetDefaultMemPool", 0)
+    assert code == 0
+    assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 2**64 - 1) == 0
+    address = allocate(tenant, 900 * MIB)
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert tenant.do("call", "cuStreamSynchronize", 0) == 0
+    assert container.used() == gpu.used_bytes() > 900 * MIB
+
+    assert tenant.do("allocate", 800 * MIB)[0] == 0
+    assert container.used() == gpu.used_bytes() == 800 * MIB
+
+
+def test_a_pool_of_its_own(tenant: Process, container: Container, gpu: SimulatedGpu) -> None:
+    code, pool = tenant.do("pool", 0)
+    assert code == 0
+
+    code, address = tenant.do("out", "cuMemAllocFromPoolAsync", 100 * MIB, pool, 0)
+    assert code == 0
+    assert container.used() == gpu.used_bytes() == 128 * MIB
+    assert tenant.do("out", "cuMemAllocFromPoolAsync", GIB, pool, 0) == [OUT_OF_MEMORY, 0]
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert tenant.do("call", "cuMemPoolTrimTo", pool, 0) == 0
+    assert container.used() == gpu.used_bytes() == 0
+    assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
+
+
+def test_many_pools_one_after_the_other(tenant: Process, container: Container) -> None:
+    for _ in range(300):
+        code, pool = tenant.do("pool", 0)
+        assert code == 0
+        assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
+    assert container.used() == 0
+
+
+def test_the_card_is_that_of_the_pool(tenant: Process, container: Container) -> None:
+    code, pool = tenant.do("pool", 1)
+    assert code == 0
+
+    tenant.do("out", "cuMemAllocFromPoolAsync", 10 * MIB, pool, 0)
+    assert container.used(0) == 0
+
+
+def test_a_captured_allocation_is_checked_when_captured_and_charged_when_launched(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+    assert tenant.do("out", "cuMemAllocAsync", GIB + 1, stream) == [OUT_OF_MEMORY, 0]
+    code, address = tenant.do("out", "cuMemAllocAsync", 100 * MIB, stream)
+    assert code == 0
+    assert container.used() == gpu.used_bytes() == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+
+    assert tenant.do("call", "cuGraphLaunch", instance, stream) == 0
+    assert container.used() == gpu.used_bytes() == 128 * MIB
+    assert tenant.do("call", "cuStreamSynchronize", stream) == 0
+    assert tenant.do("call", "cuGraphExecDestroy", instance) == 0
+    assert tenant.do("call", "cuGraphDestroy", graph) == 0
+    assert tenant.do("call", "cuDeviceGraphMemTrim", 0) == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_an_allocation_node_above_the_limit_is_refused(tenant: Process) -> None:
+    code, graph = tenant.do("out", "cuGraphCreate", 0)
+    assert code == 0
+
+    assert tenant.do("graph_alloc", graph, GIB + 1) == OUT_OF_MEMORY
+    assert tenant.do("graph_alloc", graph, GIB) == 0
