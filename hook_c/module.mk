@@ -46,18 +46,14 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
 
-# The whole library under the sanitizers. What runs before their own start (dlsym is called by
-# anybody at any time) is built without.
-HOOK_EARLY := hook_c/src/driver.c hook_c/src/lookup.c hook_c/src/lookup_thunk.S
-$(BUILD)/san/libvgpu-asan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
-	@mkdir -p $(@D)/libvgpu
-	for source in $(filter-out $(HOOK_EARLY),$(HOOK_SOURCES)); do \
-		$(CC_TEST) $(HOOK_FLAGS) $(SANITIZE) -c -o $(@D)/libvgpu/$$(basename $$source).o $$source || exit 1; done
-	for source in $(HOOK_EARLY); do \
-		$(CC_TEST) $(HOOK_FLAGS) -c -o $(@D)/libvgpu/$$(basename $$source).o $$source || exit 1; done
-	$(CC_TEST) $(SANITIZE) $(HOOK_LINK) -Wl,-z,undefs -o $@ $(@D)/libvgpu/*.o
+# The whole library under the undefined-behaviour sanitizer. Not under the address sanitizer: its
+# runtime looks up its own wrappers through dlsym, which is ours, before they work.
+$(BUILD)/san/libvgpu-ubsan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
+	@mkdir -p $(@D)
+	$(CC_TEST) $(HOOK_FLAGS) -fsanitize=undefined -fno-sanitize-recover=all $(HOOK_LINK) -o $@ \
+		$(HOOK_SOURCES)
 
-SAN_PRODUCTS += $(BUILD)/san/libvgpu-asan.so
+SAN_PRODUCTS += $(BUILD)/san/libvgpu-ubsan.so
 
 .PHONY: hook-aarch64
 hook-aarch64: $(BUILD)/aarch64/libvgpu.so

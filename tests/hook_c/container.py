@@ -13,6 +13,7 @@ from typing import Any
 from runtime_shim.abi import ffi
 
 LIBRARY = Path(__file__).parents[2] / "build/libvgpu.so"
+SANITIZED = LIBRARY.parent / "san/libvgpu-ubsan.so"
 GPU_KIND = 1
 MIG_KIND = 2
 
@@ -36,12 +37,14 @@ LD_PRELOAD=/dev/vgpu/libvgpu.so exec "$@"
 class Container:
     """A folder with the files of one container; one slice a card."""
 
-    def __init__(self, folder: Path, slices: dict[str, int], **numbers: int) -> None:
+    def __init__(
+        self, folder: Path, slices: dict[str, int], library: Path = LIBRARY, **numbers: int
+    ) -> None:
         """`slices` is UUID → bytes, `numbers` are further fields of every card's limits."""
         folder.mkdir()
         self.folder = folder
         self._buffers: list[Any] = []  # a cast alone does not keep the mapping
-        (folder / "libvgpu.so").write_bytes(LIBRARY.read_bytes())
+        (folder / "libvgpu.so").write_bytes(library.read_bytes())
         self._make("usage", "VGPU_USAGE_MAGIC", "struct vgpu_usage")
         self.usage = self._map("usage", "struct vgpu_usage *")
         self._make("limits", "VGPU_LIMITS_MAGIC", "struct vgpu_limits")
@@ -76,16 +79,16 @@ class Container:
         """The texts in the ring, oldest first."""
         entries = [entry for entry in self.usage.ring if entry.number != 0]
         ordered = sorted(entries, key=lambda entry: int(entry.number))
-        return [ffi.string(entry.text).decode() for entry in ordered]
+        return [bytes(entry.text).partition(b"\0")[0].decode() for entry in ordered]
 
     def _make(self, name: str, magic: str, layout: str) -> None:
-        header = ffi.new("struct vgpu_header *")
+        header: Any = ffi.new("struct vgpu_header *")
         constants: Any = ffi.dlopen(None)
         header.magic = getattr(constants, magic)
         header.major = constants.VGPU_ABI_MAJOR
         header.size = ffi.sizeof(layout)
         path = self.folder / name
-        path.write_bytes(bytes(ffi.buffer(header)).ljust(ffi.sizeof(layout), b"\0"))
+        path.write_bytes(ffi.buffer(header)[:].ljust(ffi.sizeof(layout), b"\0"))
         path.chmod(0o666)
 
     def _map(self, name: str, layout: str) -> Any:  # noqa: ANN401 (a cffi structure)
