@@ -412,6 +412,11 @@ HOOKED = {
     "context.release": Kind(end="primary_release_end(status, {device})"),
     "report.memory": Kind(end="memory_info_end(status, {free}, {total}, sizeof(*{free}))"),
     "report.total": Kind(end="total_memory_end(status, {total}, sizeof(*{total}), {device})"),
+    "nvml.processes": Kind(
+        "nvml_processes_begin(&call, {count})",
+        "nvml_processes_end(&call, status, {device}, {count}, {list}, {number})",
+    ),
+    "nvml.no_processes": Kind(end="nvml_no_processes_end(status, {count})"),
     "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
 }
 CALLED = "call"

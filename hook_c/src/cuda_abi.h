@@ -18,6 +18,7 @@ enum {
 	CUDA_ERROR_SYSTEM_NOT_READY = 802,
 
 	NVML_SUCCESS = 0,
+	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 };
 
@@ -133,6 +134,21 @@ struct nvml_memory_v2 {
 	uint64_t used;
 };
 
+/* nvmlProcessInfo_v1_t; the later versions add the two instance numbers. */
+struct nvml_process_v1 {
+	uint32_t pid;
+	uint64_t used_bytes;
+};
+
+struct nvml_process {
+	uint32_t pid;
+	uint64_t used_bytes;
+	uint32_t gpu_instance; /* UINT32_MAX: not a MIG instance's */
+	uint32_t compute_instance;
+};
+
+_Static_assert(sizeof(struct nvml_process_v1) == 16, "NVML ABI");
+_Static_assert(sizeof(struct nvml_process) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_memory) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_memory_v2) == 40, "NVML ABI");
 

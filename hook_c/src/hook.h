@@ -107,6 +107,10 @@ int object_unmap_begin(struct hook_call *call, uint64_t address, uint64_t bytes)
 int object_unmap_end(struct hook_call *call, int status, uint64_t address, uint64_t bytes);
 
 /* hook_nvml.c */
+int nvml_processes_begin(struct hook_call *call, const unsigned int *count);
+int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
+		       void *list, unsigned int version);
+int nvml_no_processes_end(int status, unsigned int *count);
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);
 
 /* lookup.c */

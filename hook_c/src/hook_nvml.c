@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What NVML says about a card's memory: the same as cuMemGetInfo. */
+/* What NVML says about a card: memory as cuMemGetInfo does, and the processes of this container
+ * under the PIDs that they have in it. */
 #include "hook.h"
 
 #include <ctype.h>
@@ -94,4 +95,69 @@ int nvml_memory_end(int status, void *device, void *memory, unsigned int version
 		v2->reserved = 0; /* total = reserved + used + free, and the reserve is not ours */
 	}
 	return status;
+}
+
+int nvml_processes_begin(struct hook_call *call, const unsigned int *count)
+{
+	/* The driver's own list, of the whole card, overwrites it. */
+	call->held = count == NULL ? 0 : *count;
+	return NVML_SUCCESS;
+}
+
+/* A list that is too short for the whole card may be long enough for this container. */
+static bool is_list_answer(int status)
+{
+	return status == NVML_SUCCESS || status == NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
+		       void *list, unsigned int version)
+{
+	static const struct nvml_process none = {0};
+	struct region_process found[64];
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+
+	if (state == TENANT_INERT || count == NULL || !is_list_answer(status))
+		return status;
+
+	int card = state == TENANT_ENFORCED ? card_of(tenant, device) : -1;
+	uint32_t room = list == NULL ? 0 : (uint32_t)call->held;
+	uint32_t places = sizeof(found) / sizeof(found[0]);
+	uint32_t listed = 0;
+
+	if (card >= 0) {
+		region_tend(&tenant->region, false);
+		listed = region_list(&tenant->region, (unsigned int)card, found, places);
+	}
+	listed = listed < places ? listed : places;
+	*count = listed;
+	if (listed > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (uint32_t i = 0; i < listed; i++) {
+		if (version == 1) {
+			struct nvml_process_v1 *entry = (struct nvml_process_v1 *)list + i;
+
+			entry->pid = found[i].pid;
+			entry->used_bytes = found[i].used_bytes;
+		} else {
+			struct nvml_process *entry = (struct nvml_process *)list + i;
+
+			*entry = none;
+			entry->pid = found[i].pid;
+			entry->used_bytes = found[i].used_bytes;
+			entry->gpu_instance = UINT32_MAX;
+			entry->compute_instance = UINT32_MAX;
+		}
+	}
+	return NVML_SUCCESS;
+}
+
+/* Graphics and MPS: libvgpu sees no such process, and other containers' are not shown. */
+int nvml_no_processes_end(int status, unsigned int *count)
+{
+	if (tenant_is_inert() || count == NULL || !is_list_answer(status))
+		return status;
+	*count = 0;
+	return NVML_SUCCESS;
 }

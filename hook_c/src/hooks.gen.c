@@ -699,6 +699,99 @@ EXPORT int cuStreamSynchronize_ptsz(void *a0)
 	return pools_end(status);
 }
 
+EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list);
+EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list)
+{
+	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	struct hook_call call;
+	int status = nvml_processes_begin(&call, count);
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceGetComputeRunningProcesses(device, count, list);
+	return nvml_processes_end(&call, status, device, count, list, 1);
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned int *count, void *list);
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned int *count, void *list)
+{
+	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	struct hook_call call;
+	int status = nvml_processes_begin(&call, count);
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceGetComputeRunningProcesses_v2(device, count, list);
+	return nvml_processes_end(&call, status, device, count, list, 2);
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, void *list);
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, void *list)
+{
+	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	struct hook_call call;
+	int status = nvml_processes_begin(&call, count);
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceGetComputeRunningProcesses_v3(device, count, list);
+	return nvml_processes_end(&call, status, device, count, list, 3);
+}
+
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetGraphicsRunningProcesses, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetGraphicsRunningProcesses(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v2(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v2(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetGraphicsRunningProcesses_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetGraphicsRunningProcesses_v2(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetGraphicsRunningProcesses_v3, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetGraphicsRunningProcesses_v3(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetMPSComputeRunningProcesses, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetMPSComputeRunningProcesses(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v2(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v2(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetMPSComputeRunningProcesses_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetMPSComputeRunningProcesses_v2(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *a0, unsigned int *count, void *a2);
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *a0, unsigned int *count, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetMPSComputeRunningProcesses_v3(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory);
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory)
 {
@@ -803,7 +896,16 @@ const struct driver_name driver_names[] = {
 	ROW(cuStreamIsCapturing_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
 	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
+	ROW(nvmlDeviceGetComputeRunningProcesses, (void *)nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML),
+	ROW(nvmlDeviceGetComputeRunningProcesses_v2, (void *)nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetComputeRunningProcesses_v3, (void *)nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML),
+	ROW(nvmlDeviceGetGraphicsRunningProcesses, (void *)nvmlDeviceGetGraphicsRunningProcesses, DRIVER_NVML),
+	ROW(nvmlDeviceGetGraphicsRunningProcesses_v2, (void *)nvmlDeviceGetGraphicsRunningProcesses_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetGraphicsRunningProcesses_v3, (void *)nvmlDeviceGetGraphicsRunningProcesses_v3, DRIVER_NVML),
 	ROW(nvmlDeviceGetIndex, NULL, DRIVER_NVML),
+	ROW(nvmlDeviceGetMPSComputeRunningProcesses, (void *)nvmlDeviceGetMPSComputeRunningProcesses, DRIVER_NVML),
+	ROW(nvmlDeviceGetMPSComputeRunningProcesses_v2, (void *)nvmlDeviceGetMPSComputeRunningProcesses_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetMPSComputeRunningProcesses_v3, (void *)nvmlDeviceGetMPSComputeRunningProcesses_v3, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),

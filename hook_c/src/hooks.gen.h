@@ -93,7 +93,16 @@ struct driver {
 	int (*cuStreamIsCapturing_ptsz)(void *, int *);
 	int (*cuStreamSynchronize)(void *);
 	int (*cuStreamSynchronize_ptsz)(void *);
+	int (*nvmlDeviceGetComputeRunningProcesses)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetComputeRunningProcesses_v2)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetComputeRunningProcesses_v3)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetGraphicsRunningProcesses)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetGraphicsRunningProcesses_v2)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetGraphicsRunningProcesses_v3)(void *, unsigned int *, void *);
 	int (*nvmlDeviceGetIndex)(void *, unsigned int *);
+	int (*nvmlDeviceGetMPSComputeRunningProcesses)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetMPSComputeRunningProcesses_v2)(void *, unsigned int *, void *);
+	int (*nvmlDeviceGetMPSComputeRunningProcesses_v3)(void *, unsigned int *, void *);
 	int (*nvmlDeviceGetMemoryInfo)(void *, void *);
 	int (*nvmlDeviceGetMemoryInfo_v2)(void *, void *);
 	int (*nvmlDeviceGetUUID)(void *, char *, unsigned int);

@@ -326,6 +326,26 @@ uint64_t region_sum(const struct region *region, unsigned int card)
 	return sum;
 }
 
+uint32_t region_list(const struct region *region, unsigned int card, struct region_process *list,
+		     uint32_t room)
+{
+	uint32_t high = slots_high(region);
+	uint32_t count = 0;
+
+	for (uint32_t index = 0; index < high; index++) {
+		const struct vgpu_usage_slot *slot = &region->usage->slot[index];
+		uint64_t used = __atomic_load_n(&slot->dev[card].used_bytes, __ATOMIC_RELAXED);
+
+		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE ||
+		    slot->pidns != region->pidns || used == 0)
+			continue;
+		if (count < room)
+			list[count] = (struct region_process){.pid = slot->pid, .used_bytes = used};
+		count++;
+	}
+	return count;
+}
+
 void region_note_high(struct region *region, unsigned int card)
 {
 	uint64_t *high = &own_device(region, card)->high_bytes;

@@ -50,6 +50,16 @@ void region_sub(struct region *region, unsigned int card, uint64_t bytes);
  * Saturates: no garbage in the file makes it wrap to a small number. Any thread. */
 uint64_t region_sum(const struct region *region, unsigned int card);
 
+/* A process of this container as it is known in this PID namespace, and what it holds of a card. */
+struct region_process {
+	uint32_t pid;
+	uint64_t used_bytes;
+};
+
+/* Fills at most `room` places and returns how many there are. */
+uint32_t region_list(const struct region *region, unsigned int card, struct region_process *list,
+		     uint32_t room);
+
 /* Display only. */
 void region_note_high(struct region *region, unsigned int card);
 void region_note_refused(struct region *region, unsigned int card);
