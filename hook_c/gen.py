@@ -336,7 +336,6 @@ class Kind:
     end: str = "status"
 
 
-# A class that is not here is only a note in api.tsv: such functions are the driver's own.
 HOOKED = {
     "init": Kind("init_begin(&call)", "init_end(&call, status)"),
     "lookup": Kind(end="lookup_end(status, {out})"),
@@ -421,6 +420,12 @@ HOOKED = {
 }
 CALLED = "call"
 """Not hooked, but called by the hooks."""
+NOTES = frozenset(
+    "pass host import implicit launch transfer sync.later capture pool.other graph.other "
+    "report.other checkpoint private nvml.set nvml.utilisation nvml.processes.other "
+    "nvml.memory.other".split()
+)
+"""Left to the driver; what each means stands at the top of api.tsv."""
 
 
 def argument_names(symbol: Symbol, api: Api) -> list[str]:
@@ -519,6 +524,10 @@ def outputs() -> dict[Path, str]:
     """Return the text of every generated file."""
     symbols = read_prototypes()
     api = read_api()
+    for line in api.values():
+        if line.kind not in HOOKED and line.kind != CALLED and line.kind not in NOTES:
+            # A misspelt class would leave its functions without a hook.
+            raise SystemExit(f"api.tsv: {line.base}: there is no class {line.kind}")
     ours = []
     for name in sorted(symbols):
         symbol = symbols[name]

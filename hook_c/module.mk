@@ -66,4 +66,5 @@ PRODUCTS += $(BUILD)/libvgpu.so $(BUILD)/vgpu-probe
 C_COMPONENTS += hook
 C_INCLUDES_hook := $(HOOK_INCLUDES)
 C_FILES_hook := hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
-	$(filter-out %.S,$(HOOK_SOURCES)) $(wildcard hook_c/src/*.h hook_c/tests/*.[ch])
+	$(filter-out %.S,$(HOOK_SOURCES)) \
+	$(wildcard hook_c/src/*.h hook_c/tests/*.[ch] tests/hook_c/programs/*.c)
