@@ -11,7 +11,7 @@ int puts(const char *text)
 	int (*real)(const char *);
 	void *symbol = dlsym(RTLD_NEXT, "puts");
 
-	memcpy(&real, &symbol, sizeof(real));
+	memcpy((void *)&real, (const void *)&symbol, sizeof(real));
 	if (real == puts || depth++ > 0)
 		return -1;
 	return real(text);
