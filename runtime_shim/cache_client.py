@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 import grpc
 import grpc.aio
@@ -118,31 +118,30 @@ class CacheClient:
         except grpc.aio.AioRpcError as error:
             raise self._unreachable(error, 0.0) from error
 
-    async def explain(self, request: pb.ExplainRequest) -> list[str]:
-        """Return what the cache says in words. Raises RuntimeShimError."""
-        try:
-            response = await self._stub.Explain(request, timeout=self._config.try_seconds)
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.NOT_FOUND:
-                raise RuntimeShimError(str(error.details())) from error
-            raise self._unreachable(error, self._config.try_seconds) from error
-        return list(response.lines)
-
     def _unreachable(self, error: grpc.aio.AioRpcError, seconds: float) -> CacheUnreachableError:
-        return CacheUnreachableError(self._config.address, seconds, _words(error))
+        return CacheUnreachableError(
+            self._config.address, seconds, _words(error.code(), error.details())
+        )
 
 
 def explain(config: Cache, request: pb.ExplainRequest) -> list[str]:
-    """Ask once, for a command line that has no event loop. Raises RuntimeShimError."""
+    """Return what the cache says in words, for a caller without an event loop.
 
-    async def ask() -> list[str]:
-        client = CacheClient(config, "")
+    Raises RuntimeShimError.
+    """
+    with grpc.insecure_channel(config.address, options=_CHANNEL_OPTIONS) as channel:
+        stub = pb_grpc.SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
         try:
-            return await client.explain(request)
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
+            response = stub.Explain(request, timeout=config.try_seconds)
+        except grpc.RpcError as error:
+            # What a call raises is the call, though no class says so.
+            call = cast(grpc.Call, error)
+            if call.code() == grpc.StatusCode.NOT_FOUND:
+                raise RuntimeShimError(str(call.details())) from error
+            raise CacheUnreachableError(
+                config.address, config.try_seconds, _words(call.code(), call.details())
+            ) from error
+    return list(response.lines)
 
 
 def _refused(error: grpc.aio.AioRpcError) -> RefusedError:
@@ -157,7 +156,7 @@ def _refused(error: grpc.aio.AioRpcError) -> RefusedError:
     )
 
 
-def _words(error: grpc.aio.AioRpcError) -> str:
-    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+def _words(code: grpc.StatusCode, details: str | None) -> str:
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return "deadline exceeded"
-    return f"{error.code().name.lower()}: {error.details()}"
+    return f"{code.name.lower()}: {details}"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.cache_client import CacheClient
+from runtime_shim.cache_client import CacheClient, explain
 from runtime_shim.config import Cache
 from runtime_shim.errors import CacheUnreachableError, RefusedError, RuntimeShimError
 from scheduler_cache import server
@@ -173,12 +173,17 @@ async def test_a_broken_stream_says_so(cache: ScriptedCache, client: CacheClient
         await anext(client.watch())
 
 
-async def test_explain_returns_the_lines(cache: ScriptedCache, client: CacheClient) -> None:
-    assert await client.explain(pb.ExplainRequest(card_uuid=CARD)) == ["a sentence"]
+async def test_explain_returns_the_lines(cache: ScriptedCache, tmp_path: Path) -> None:
+    config = Cache(address=f"unix:{tmp_path / 'cache.sock'}")
+    asked = pb.ExplainRequest(card_uuid=CARD)
 
-    cache.failures = [(grpc.StatusCode.NOT_FOUND, "no card of that name")]
+    assert await asyncio.to_thread(explain, config, asked) == ["a sentence"]
+
+    cache.failures = [(grpc.StatusCode.NOT_FOUND, "no card of that name"), UNAVAILABLE]
     with pytest.raises(RuntimeShimError, match="no card of that name"):
-        await client.explain(pb.ExplainRequest(card_uuid=CARD))
+        await asyncio.to_thread(explain, config, asked)
+    with pytest.raises(CacheUnreachableError, match="not synced"):
+        await asyncio.to_thread(explain, config, asked)
 
 
 async def test_it_speaks_to_the_real_cache(tmp_path: Path, client: CacheClient) -> None:
