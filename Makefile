@@ -28,6 +28,8 @@ include runtime_shim/launcher/module.mk
 include hook_c/module.mk
 include tests/fakes/gpu/module.mk
 
+# Whole nodes mostly wait for each other: more workers than processors.
+WORKERS ?= 4
 SETUP := $(VENV)/.setup-base
 
 .PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install deb e2e fuzz bench device clean
@@ -55,7 +57,7 @@ test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
 	scripts/run-c-tests $(C_TESTS)
 
 test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES)
-	$(PY) -m pytest -q -m "not engine and not device"
+	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device"
 
 test: test-c test-py
 
