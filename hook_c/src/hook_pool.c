@@ -33,6 +33,12 @@ static uint64_t reserved_of(const struct tenant_pool *pool)
 static void settle(struct tenant *tenant, struct tenant_pool *pool, uint64_t held)
 {
 	uint64_t now = reserved_of(pool);
+
+	/* Nearly always. A locked instruction here would wait for the stores that the driver has
+	 * just sent to the card. */
+	if (held == 0 && __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE) == now)
+		return;
+
 	uint64_t before = __atomic_exchange_n(&pool->charged, now, __ATOMIC_ACQ_REL) + held;
 
 	if (now > before)

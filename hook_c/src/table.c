@@ -91,7 +91,8 @@ bool table_put(struct table *table, const struct table_entry *entry)
 		struct table_entry *place =
 			&shard->entries[probe(shard, entry->kind, entry->handle)];
 
-		shard->count += place->kind == TABLE_NONE;
+		__atomic_store_n(&shard->count, shard->count + (place->kind == TABLE_NONE),
+				 __ATOMIC_RELEASE);
 		*place = *entry;
 	}
 	unlock(shard);
@@ -115,7 +116,7 @@ static void remove_at(struct table_shard *shard, uint32_t hole)
 		}
 	}
 	shard->entries[hole].kind = TABLE_NONE;
-	shard->count--;
+	__atomic_store_n(&shard->count, shard->count - 1, __ATOMIC_RELEASE);
 }
 
 bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
@@ -124,6 +125,9 @@ bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
 	struct table_shard *shard = shard_of(table, hash_of(kind, handle));
 	bool found = false;
 
+	/* Whoever may free has seen its entry put: an empty shard needs no lock. */
+	if (__atomic_load_n(&shard->count, __ATOMIC_ACQUIRE) == 0)
+		return false;
 	lock(shard);
 	if (shard->count != 0) {
 		uint32_t index = probe(shard, kind, handle);
