@@ -34,8 +34,8 @@ static void settle(struct tenant *tenant, struct tenant_pool *pool, uint64_t hel
 {
 	uint64_t now = reserved_of(pool);
 
-	/* Nearly always; without a locked instruction, which would wait for stores of the driver that
-	 * are still on their way. */
+	/* Nearly always; without a locked instruction, which would wait for stores of the driver
+	 * that are still on their way. */
 	if (held == 0 && __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE) == now)
 		return;
 
