@@ -200,7 +200,7 @@ def _cards_of(handle: Any) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has 
             uuid=uuid,
             kind=pb.CARD_KIND_GPU,
             model=_text(pynvml.nvmlDeviceGetName(handle)),
-            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+            memory_bytes=_usable_bytes(handle),
             minor=minor,
             pci_bus_id=bus_id,
             numa_node=numa_node,
@@ -215,7 +215,7 @@ def _cards_of(handle: Any) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has 
             uuid=_text(pynvml.nvmlDeviceGetUUID(instance)),
             kind=pb.CARD_KIND_MIG,
             model=_text(pynvml.nvmlDeviceGetName(instance)),
-            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(instance).total,
+            memory_bytes=_usable_bytes(instance),
             minor=minor,
             pci_bus_id=bus_id,
             parent_uuid=uuid,
@@ -223,6 +223,18 @@ def _cards_of(handle: Any) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has 
             gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(instance),
             compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(instance),
         )
+
+
+def _usable_bytes(handle: Any) -> int:  # noqa: ANN401 - pynvml has no types
+    """Return a card's memory without what its driver keeps: 480 MiB on an H100.
+
+    Slices that add up to NVML's total would promise memory that nobody can have.
+    """
+    query = partial(pynvml.nvmlDeviceGetMemoryInfo, version=pynvml.nvmlMemory_v2)
+    memory = _optional(query, handle, default=None)
+    if memory is None:  # a driver before R510
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total - memory.reserved)
 
 
 def _optional(query: Any, handle: Any, default: Any) -> Any:  # noqa: ANN401 - pynvml has no types

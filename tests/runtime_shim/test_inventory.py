@@ -16,7 +16,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.errors import InventoryError
 from runtime_shim.inventory import CardFacts, CardProcess, Inventory, PyNvml
-from tests.fakes.gpu import Card, SimulatedGpu
+from tests.fakes.gpu import H100, Card, SimulatedGpu
 from tests.fakes.gpu.tenant import Tenant
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
 from tests.testbed import BUILD
@@ -136,6 +136,14 @@ def test_nvml_names_every_card(tmp_path: Path) -> None:
     assert [each["memory_bytes"] for each in found] == [8 * GIB, 8 * GIB]
     assert found[1]["model"] == "B"
     assert found[0]["kind"] == pb.CARD_KIND_GPU
+
+
+def test_what_the_driver_keeps_for_itself_is_not_offered(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[H100])
+
+    found = nvml_of(gpu, "nvml.cards()")
+
+    assert found[0]["memory_bytes"] == (81559 - 480) << 20
 
 
 def test_nvml_names_the_processes_of_a_card(tmp_path: Path) -> None:
