@@ -46,6 +46,7 @@ _THREADS = 64
 _TICK_SECONDS = 1.0
 # Source: DESIGN, the agent reports on start, on change and at this interval.
 _REPORT_SECONDS = 10.0
+_CROWD_SECONDS = 0.2
 _INVENTORY_SECONDS = 10.0
 _FIRST_INVENTORY_SECONDS = 5.0
 _FIRST_CALIBRATION_SECONDS = 5.0
@@ -155,6 +156,8 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_SECONDS):
                     await self._report_wanted.wait()
+                    # Changes come in crowds, and a report lists every claim.
+                    await asyncio.sleep(_CROWD_SECONDS)
             await self._try_to_report()
             await in_thread(self.store.sync)
 

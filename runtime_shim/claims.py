@@ -106,6 +106,7 @@ class Claims:
         self._releasing: dict[str, asyncio.Task[None]] = {}
         self._retired: list[int] = []
         self._wake = asyncio.Event()
+        self._ended: set[int] = set()
         self._pass_lock = asyncio.Lock()
         self._next_pass: asyncio.Task[None] | None = None
 
@@ -229,14 +230,22 @@ class Claims:
             logger.info("leftovers removed", extra={"allocation_ids": leftovers})
 
     async def run(self) -> None:
-        """Look each second, and when a process has ended, until cancelled."""
+        """Look each second at all, and at once where a process has ended, until cancelled."""
+        next_pass = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PASS_SECONDS):
+                async with asyncio.timeout(next_pass - time.monotonic()):
                     await self._wake.wait()
             self._wake.clear()
+            ended, self._ended = self._ended, set()
             try:
-                await self.look()
+                if time.monotonic() >= next_pass:
+                    next_pass = time.monotonic() + PASS_SECONDS
+                    await self.look()
+                else:
+                    await self._look_at(
+                        [t for t in self._tracked.values() if ended & set(t.pidfds())]
+                    )
             except Exception:  # one bad look must not end the observation
                 logger.exception("looking at the claims failed")
 
@@ -245,6 +254,18 @@ class Claims:
         if self._next_pass is None:
             self._next_pass = asyncio.create_task(self._pass())
         await asyncio.shield(self._next_pass)
+
+    async def look_before_create(self, key: tuple[str, str]) -> None:
+        """Look at what matters to a create of `key`: itself, and whatever its engine has forgotten.
+
+        That frees the slice of a container that was removed a moment ago. The others wait for the
+        next pass: to look at each of them would cost more than the create.
+        """
+        doubtful = _without_init(list(self._tracked.values()))
+        if not doubtful:
+            return
+        urgent = await in_thread(partial(_urgent, doubtful, key))
+        await self._look_at(urgent)
 
     def close(self) -> None:
         """Give every descriptor back; containers, files and answers stay."""
@@ -258,14 +279,20 @@ class Claims:
             self._next_pass = None
             self._close_retired()
             # Nearly all containers live, and one poll says so without a thread.
-            doubtful = _without_init(list(self._tracked.values()))
-            sightings: list[_Seen] = []
-            if doubtful:
-                sightings = await in_thread(partial(_look_at_all, doubtful, self._boot_id))
-            for tracked, found, sighting in sightings:
-                await self._apply(tracked, found, sighting)
+            await self._settle(_without_init(list(self._tracked.values())))
             await self._look_at_orphans()
             await asyncio.gather(*(self._release(i) for i in self._released()))
+
+    async def _look_at(self, entries: list[_Tracked]) -> None:
+        if entries:
+            async with self._pass_lock:
+                await self._settle(entries)
+                await asyncio.gather(*(self._release(i) for i in self._released()))
+
+    async def _settle(self, entries: list[_Tracked]) -> None:
+        if entries:
+            for seen in await in_thread(partial(_look_at_all, entries, self._boot_id)):
+                await self._apply(*seen)
 
     async def _apply(self, tracked: _Tracked, found: Init | None, sighting: Sighting) -> None:
         answer = tracked.answer
@@ -397,6 +424,7 @@ class Claims:
 
     def _process_ended(self, pidfd: int) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
+        self._ended.add(pidfd)
         self._wake.set()
 
     def _erase(self, allocation_id: str) -> None:
@@ -414,6 +442,14 @@ def _without_init(entries: list[_Tracked]) -> list[_Tracked]:
         each
         for each in entries
         if each.init is None or each.init.pidfd not in living or each.answer.state != RUNNING
+    ]
+
+
+def _urgent(entries: list[_Tracked], key: tuple[str, str]) -> list[_Tracked]:
+    return [
+        each
+        for each in entries
+        if each.answer.key == key or not _exists(each.answer.engine_directory)
     ]
 
 

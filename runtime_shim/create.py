@@ -141,7 +141,7 @@ class Creator:
         launch = creation.launch
         key = (launch.root, launch.container_id)
         async with self._claims.creating(key):
-            await self._claims.look()  # so that a container removed a moment ago frees its slice
+            await self._claims.look_before_create(key)
             if self._claims.has_live_init(key):
                 raise RefusedError(
                     "a container of this id is running", "stop it first, or use another id"
