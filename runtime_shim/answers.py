@@ -137,14 +137,15 @@ class AnswerStore:
             _fsync(self._path(name))
         _fsync(self.folder)
 
-    def remove(self, allocation_id: str) -> None:
-        """Forget an answer, durably; nothing happens when there is none."""
+    def remove(self, *allocation_ids: str) -> None:
+        """Forget answers, durably; those that are not there cost nothing."""
         with self._lock:
-            if self._answers.pop(allocation_id, None) is None:
-                return
-            self._unsynced.discard(allocation_id)
-            self._path(allocation_id).unlink(missing_ok=True)
-        _fsync(self.folder)
+            known = [each for each in allocation_ids if self._answers.pop(each, None) is not None]
+            self._unsynced.difference_update(known)
+            for allocation_id in known:
+                self._path(allocation_id).unlink(missing_ok=True)
+        if known:
+            _fsync(self.folder)
 
     def _path(self, allocation_id: str) -> Path:
         return self.folder / f"{allocation_id}.json"

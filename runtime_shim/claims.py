@@ -84,6 +84,10 @@ class _Orphan:
     allocation: pb.Allocation
     first_seen: float = field(default_factory=time.monotonic)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.allocation.claim.runtime_root, self.allocation.claim.container_id
+
 
 class Claims:
     """All claims of the node."""
@@ -103,7 +107,7 @@ class Claims:
         self._tracked: dict[str, _Tracked] = {}
         self._orphans: dict[str, _Orphan] = {}
         self._creating: dict[tuple[str, str], _Creation] = {}
-        self._releasing: dict[str, asyncio.Task[None]] = {}
+        self._releasing: dict[str, asyncio.Future[bool]] = {}
         self._retired: list[int] = []
         self._wake = asyncio.Event()
         self._ended: set[int] = set()
@@ -150,10 +154,10 @@ class Claims:
         creation.users += 1
         try:
             async with creation.lock:
-                for tracked in self._of_key(key):
-                    releasing = self._releasing.get(tracked.answer.allocation_id)
-                    if releasing is not None:
-                        await asyncio.wait({releasing})
+                ids = {tracked.answer.allocation_id for tracked in self._of_key(key)}
+                ids.update(each for each, orphan in self._orphans.items() if orphan.key == key)
+                if releasing := [self._releasing[each] for each in ids & self._releasing.keys()]:
+                    await asyncio.wait(releasing)
                 yield
         finally:
             creation.users -= 1
@@ -169,11 +173,13 @@ class Claims:
         self._changed()
 
     async def forget(self, allocation_ids: Iterable[str]) -> None:
-        """Drop claims that the cache has given to others; durable when this returns."""
-        for allocation_id in allocation_ids:
+        """Drop claims that are over; durable when this returns."""
+        gone = list(allocation_ids)
+        for allocation_id in gone:
             self._untrack(allocation_id)
             self._orphans.pop(allocation_id, None)
-            await in_thread(partial(self._erase, allocation_id))
+        if gone:
+            await in_thread(partial(self._erase, gone))
 
     # What the cache says
 
@@ -281,13 +287,13 @@ class Claims:
             # Nearly all containers live, and one poll says so without a thread.
             await self._settle(_without_init(list(self._tracked.values())))
             await self._look_at_orphans()
-            await asyncio.gather(*(self._release(i) for i in self._released()))
+            await self._release(self._released())
 
     async def _look_at(self, entries: list[_Tracked]) -> None:
         if entries:
             async with self._pass_lock:
                 await self._settle(entries)
-                await asyncio.gather(*(self._release(i) for i in self._released()))
+                await self._release(self._released())
 
     async def _settle(self, entries: list[_Tracked]) -> None:
         if entries:
@@ -332,21 +338,25 @@ class Claims:
             if tracked.answer.state == RELEASED and tracked.answer.key not in self._creating
         ]
 
-    async def _release(self, allocation_id: str) -> None:
-        """Free a claim at the cache and forget it; it stays for another try when that fails."""
-        task = asyncio.ensure_future(self._cache.release(allocation_id))
-        self._releasing[allocation_id] = task
+    async def _release(self, allocation_ids: Iterable[str]) -> None:
+        """Free claims at the cache and forget them; what fails stays for another try."""
+        tasks = {each: asyncio.ensure_future(self._release_one(each)) for each in allocation_ids}
+        self._releasing.update(tasks)
         try:
-            await task
-        except RuntimeShimError as error:
-            logger.warning(
-                "claim not released yet",
-                extra={"allocation_id": allocation_id, "reason": str(error)},
-            )
-            return
+            freed = [each for each, task in tasks.items() if await task]
+            await self.forget(freed)
         finally:
-            del self._releasing[allocation_id]
-        await self.forget([allocation_id])
+            for allocation_id in tasks:
+                del self._releasing[allocation_id]
+
+    async def _release_one(self, allocation_id: str) -> bool:
+        try:
+            await self._cache.release(allocation_id)
+        except RuntimeShimError as error:
+            extra = {"allocation_id": allocation_id, "reason": str(error)}
+            logger.warning("claim not released yet", extra=extra)
+            return False
+        return True
 
     async def _look_at_orphans(self) -> None:
         """Adopt orphans whose container runs; free the ones that have had no process for long.
@@ -355,7 +365,7 @@ class Claims:
         that failed, or to a store that was deleted.
         """
         for allocation_id, orphan in list(self._orphans.items()):
-            key = orphan.allocation.claim.runtime_root, orphan.allocation.claim.container_id
+            key = orphan.key
             if allocation_id in self._tracked:
                 self._orphans.pop(allocation_id, None)
                 continue
@@ -365,8 +375,7 @@ class Claims:
             if init is not None:
                 self._adopt_orphan(orphan, key, init)
             elif time.monotonic() - orphan.first_seen >= NO_PROCESS_SECONDS:
-                self._orphans.pop(allocation_id, None)
-                await self._release(allocation_id)
+                await self._release([allocation_id])
 
     def _adopt_orphan(self, orphan: _Orphan, key: tuple[str, str], init: Init) -> None:
         answer = Answer(
@@ -427,9 +436,10 @@ class Claims:
         self._ended.add(pidfd)
         self._wake.set()
 
-    def _erase(self, allocation_id: str) -> None:
-        self._store.remove(allocation_id)
-        self._regions.remove(allocation_id)
+    def _erase(self, allocation_ids: list[str]) -> None:
+        self._store.remove(*allocation_ids)
+        for allocation_id in allocation_ids:
+            self._regions.remove(allocation_id)
 
 
 _Seen = tuple[_Tracked, Init | None, Sighting]

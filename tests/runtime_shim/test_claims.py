@@ -420,6 +420,25 @@ async def test_an_orphan_without_process_is_freed_in_the_end(
     assert node.cache.released == [container.allocation_id]
 
 
+async def test_a_create_waits_for_the_release_of_an_orphan(
+    node: Node, container: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "NO_PROCESS_SECONDS", 0.0)
+    node.cache.gate = asyncio.Event()
+    await node.claims.upsert(container.allocation)
+    looking = asyncio.create_task(node.claims.look())
+    await asyncio.sleep(0.05)
+
+    async def create() -> None:
+        async with node.claims.creating(container.key):
+            assert node.cache.released == [container.allocation_id]
+
+    creating = asyncio.create_task(create())
+    await asyncio.sleep(0.05)
+    node.cache.gate.set()
+    await asyncio.gather(looking, creating)
+
+
 async def test_an_orphan_that_a_create_completes_is_none(
     node: Node, container: Answer, launcher: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
