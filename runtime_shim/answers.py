@@ -107,8 +107,8 @@ class AnswerStore:
         """Keep `answer`; it survives a killed agent once this returns, and a crash of the host
         once `sync` has returned.
 
-        A create does not wait for the disk (7 ms here, four times the rest of the create): the
-        scheduler cache has the claim on its own disk before it answers.
+        A create does not wait for the disk (7 ms here, four times the rest of the create): a crash
+        of the host ends the container, too, and its next create asks the scheduler cache.
         """
         path = self._path(answer.allocation_id)
         temporary = path.with_suffix(".tmp")
@@ -179,7 +179,7 @@ def encode_answer(answer: Answer) -> bytes:
     for name in _MESSAGES:
         table[name] = json_format.MessageToDict(table[name], preserving_proto_field_name=True)
     table["state"] = pb.ClaimState.Name(answer.state)
-    return json.dumps({"version": FORMAT_VERSION, **table}, indent=1).encode()
+    return json.dumps({"version": FORMAT_VERSION, **table}).encode()
 
 
 def decode_answer(content: bytes) -> Answer:

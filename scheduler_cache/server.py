@@ -18,6 +18,7 @@ from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_serve
 from scheduler_cache.cache import Cache
 from scheduler_cache.config import Config
 from scheduler_cache.errors import ListenError
+from scheduler_cache.flusher import Flusher
 from scheduler_cache.health import Health
 from scheduler_cache.listen import checked_address, make_room, unix_path
 from scheduler_cache.model import CardPolicy
@@ -56,11 +57,13 @@ async def running(config: Config) -> AsyncIterator[None]:
         watchers = Watchers(config.watch_queue_length)
         health = Health()
         server = grpc.aio.server(options=_OPTIONS)
-        service = EmbeddedService(cache, store, watchers)
+        flusher = Flusher(store.sync)
+        service = EmbeddedService(cache, store, watchers, flusher.want)
         add_SchedulerCacheServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         health.add_to(server)
         with _bound(server, addresses):
             await server.start()
+            flushing = asyncio.create_task(flusher.run())
             logger.info(
                 "serving",
                 extra={
@@ -75,6 +78,7 @@ async def running(config: Config) -> AsyncIterator[None]:
                 health.stop()
                 watchers.close("the scheduler cache is shutting down; retrying is safe")
                 await server.stop(config.drain_seconds)
+                flushing.cancel()  # to close the store brings the rest to the disk
 
 
 @contextmanager

@@ -35,18 +35,20 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class EmbeddedService(SchedulerCacheServicer):
-    """Answers from memory; what it acknowledges is on the disk."""
+    """Answers from memory; what it acknowledges is in the store."""
 
     def __init__(
         self,
         cache: Cache,
         store: Store,
         watchers: Watchers,
+        saved: Callable[[], None],
         now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._cache = cache
         self._store = store
         self._watchers = watchers
+        self._saved = saved
         self._now_unix_ns = now_unix_ns
 
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveResponse:
@@ -186,6 +188,7 @@ class EmbeddedService(SchedulerCacheServicer):
         """Write, apply, publish. A failed write leaves memory as it was."""
         if changes.durable:
             self._store.save(changes)
+            self._saved()
         events = events_of(self._cache, changes)
         self._cache.apply(changes)
         self._watchers.publish(events)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state on disk of the embedded mode: one SQLite database that one process holds.
 
-Every `save` is one transaction that is on the disk when it returns (WAL, synchronous=FULL), so that
-what was acknowledged survives kill -9 of anything and loss of power. Nothing is repaired or
-overwritten on doubt: a database that cannot be understood is left as it is.
+Every `save` is one transaction that survives kill -9 of anything when it returns, and loss of power
+once `sync` has returned (WAL, synchronous=NORMAL). A create does not wait for the disk, which takes
+longer than all the rest: a power cut ends every container, and what it may undo is the last moment
+before it, as a whole. Nothing is repaired or overwritten on doubt: a database that cannot be
+understood is left as it is.
 """
 
 from __future__ import annotations
@@ -164,7 +166,7 @@ class Store:
             raise _damaged(self._path, error) from error
 
     def save(self, changes: Changes) -> None:
-        """Write `changes` as one transaction; they are on the disk when this returns.
+        """Write `changes` as one transaction; they survive a killed process when this returns.
 
         Raises StoreError when that fails; nothing is written then.
         """
@@ -180,6 +182,17 @@ class Store:
                 raise
         except sqlite3.Error as error:
             raise StoreError(f"cannot write {self._path}: {error}; retrying is safe") from error
+
+    def sync(self) -> None:
+        """Bring everything that was saved to the disk. Blocks, and may run in any thread.
+
+        What is not in the log any more, a checkpoint of SQLite has brought to the disk.
+        """
+        descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _write(self, changes: Changes) -> None:
         execute, many = self._connection.execute, self._connection.executemany
@@ -256,7 +269,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         _check(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = NORMAL")
         _migrate(connection)
     except sqlite3.OperationalError as error:
         connection.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -144,11 +145,20 @@ def test_a_save_is_all_or_nothing(store: Store) -> None:
     assert store.load().claims == ()
 
 
-def test_writes_wait_for_the_disk(store: Store, tmp_path: Path) -> None:
+def test_only_sync_waits_for_the_disk(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = store._connection
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
 
+    store.save(Changes(claims=(claim("a1"),)))
     assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-    assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert connection.execute("PRAGMA synchronous").fetchone()[0] == 1
+    assert synced == []
+
+    store.sync()
+    assert synced == [f"{tmp_path}/state.db-wal"]
 
 
 def test_a_second_cache_on_the_same_state_is_refused(store: Store, tmp_path: Path) -> None:
