@@ -7,6 +7,7 @@ import os
 import platform
 import stat
 import struct
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,21 +29,27 @@ def check_library(path: Path) -> Path:
     glibc ignores a preload that it cannot load, with a line on stderr: the container would start
     without a limit. So the file is looked at before every create.
     """
-    real = Path(os.path.realpath(path))
     try:
-        status = os.stat(real)
-        problem = _problem_of(real, status.st_size, status.st_ctime_ns, status.st_ino)
+        status = os.stat(path)
+        found = _look(path, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
     except OSError as error:
         raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
-    if problem:
-        raise RefusedError(f"the vgpu library {real} {problem}", _REMEDY)
-    return real
+    if found.problem:
+        raise RefusedError(f"the vgpu library {found.path} {found.problem}", _REMEDY)
+    return found.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    path: Path
+    problem: str
 
 
 @lru_cache(maxsize=16)
-def _problem_of(path: Path, *_unless_these_change: int) -> str:
-    with open(path, "rb") as file:
-        return _problem(os.fstat(file.fileno()), file.read(_HEADER.size))
+def _look(path: Path, *_unless_these_change: int) -> _Found:
+    real = Path(os.path.realpath(path))
+    with open(real, "rb") as file:
+        return _Found(path=real, problem=_problem(os.fstat(file.fileno()), file.read(_HEADER.size)))
 
 
 def _problem(status: os.stat_result, header: bytes) -> str:

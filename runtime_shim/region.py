@@ -8,6 +8,7 @@ and the overhead that NVML has already bounded.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
@@ -16,7 +17,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,21 +215,28 @@ class Regions:
         self._close_one(allocation.allocation_id)
         folder = self.folder / allocation.allocation_id
         usage = folder / "usage"
-        if not (os.path.ismount(usage) and _emptied(usage)):
-            _remove_folder(folder)
+        try:
             folder.mkdir(mode=0o700)
+            fresh = True
+        except FileExistsError:
+            fresh = not (os.path.ismount(usage) and _emptied(folder))
+            if fresh:
+                _remove_folder(folder)
+                folder.mkdir(mode=0o700)
+        if fresh:
             usage.mkdir(mode=0o700)
             _mount_usage(usage)
-        for path in (folder / "ld.so.preload", folder / "limits"):
-            path.unlink(missing_ok=True)
-        _write(folder / "ld.so.preload", preload)
-        _create_usage(usage / "usage")
-        limits = ffi.new("struct vgpu_limits *")
-        write_limits(limits, allocation)
-        _write(folder / "limits", ffi.buffer(limits)[:])
-        region = self._remember(folder, allocation)
+        with _new_file(folder / "ld.so.preload", 0o444) as descriptor:
+            os.write(descriptor, preload)
+        with _new_file(usage / "usage", 0o666) as descriptor:
+            os.ftruncate(descriptor, USAGE_BYTES)
+            os.pwrite(descriptor, _FRESH_HEADER, 0)
+        with _new_file(folder / "limits", 0o444) as descriptor:
+            os.ftruncate(descriptor, LIMITS_BYTES)
+            region = Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES))
+        region.update(allocation)
         region.set_context(context_bytes)
-        return region
+        return self._remember(region)
 
     def adopt(self, allocation: pb.Allocation) -> Region | None:
         """Open the files that an earlier agent left for a running container; None without files."""
@@ -236,11 +244,15 @@ class Regions:
             return None
         folder = self.folder / allocation.allocation_id
         try:
-            if (folder / "limits").stat().st_size != LIMITS_BYTES:
-                return None
-            return self._remember(folder, allocation)
+            descriptor = os.open(folder / "limits", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            if os.fstat(descriptor).st_size != LIMITS_BYTES:
+                return None
+            return self._remember(Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES)))
+        finally:
+            os.close(descriptor)
 
     def remove(self, allocation_id: str) -> None:
         """Unmount and delete the files of an allocation; a live container keeps its own view."""
@@ -267,14 +279,9 @@ class Regions:
         if region is not None:
             region.close()
 
-    def _remember(self, folder: Path, allocation: pb.Allocation) -> Region:
-        descriptor = os.open(folder / "limits", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            region = Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES))
-        finally:
-            os.close(descriptor)
+    def _remember(self, region: Region) -> Region:
         with self._lock:
-            self._open[allocation.allocation_id] = region
+            self._open[region.allocation.allocation_id] = region
         return region
 
 
@@ -383,32 +390,24 @@ def _fresh_header() -> bytes:
 _FRESH_HEADER = _fresh_header()
 
 
-def _emptied(usage: Path) -> bool:
-    """Remove the usage file of an earlier run; tell whether its tmpfs has room for the next one.
+def _emptied(folder: Path) -> bool:
+    """Remove the files of an earlier run; tell whether its tmpfs has room for the next one.
 
-    To unmount takes 5 ms, and a create has not that much time. But a file that a process still
-    holds keeps its memory.
+    To unmount takes 5 ms, and a create has not that much time. But a usage file that a process
+    still holds keeps its memory.
     """
-    (usage / "usage").unlink(missing_ok=True)
-    status = os.statvfs(usage)
+    for name in ("usage/usage", "limits", "ld.so.preload"):
+        (folder / name).unlink(missing_ok=True)
+    status = os.statvfs(folder / "usage")
     return status.f_bfree * status.f_frsize >= USAGE_BYTES
 
 
-def _create_usage(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _new_file(path: Path, mode: int) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        os.ftruncate(descriptor, USAGE_BYTES)
-        os.pwrite(descriptor, _FRESH_HEADER, 0)
-        os.fchmod(descriptor, 0o666)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-    try:
-        os.write(descriptor, content)
-        os.fchmod(descriptor, 0o444)
+        yield descriptor
+        os.fchmod(descriptor, mode)  # whatever the umask is
     finally:
         os.close(descriptor)
 
