@@ -334,6 +334,8 @@ class Kind:
 
     begin: str = ""
     end: str = "status"
+    known: str = ""
+    """When this is true, the library is loaded and nothing is to do: the stub is a jump."""
 
 
 HOOKED = {
@@ -364,7 +366,45 @@ HOOKED = {
     "pool.change": Kind(end="pools_end(status)"),
     "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
     "graph.node": Kind("graph_any_node_begin(&call, {parameters})"),
-    "graph.launch": Kind(end="pools_end(status)"),
+    "graph.instantiate": Kind(
+        "graph_instantiate_begin(&call, {out}, {graph})",
+        "graph_instantiate_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
+    "graph.update": Kind(
+        "graph_update_begin(&call, {instance}, {graph})", "graph_update_end(&call, status)"
+    ),
+    "graph.kernel": Kind(
+        "graph_kernel_begin(&call, {instance}, {parameters})", "graph_kernel_end(&call, status)"
+    ),
+    "graph.node_set": Kind(
+        "graph_node_set_begin(&call, {instance}, {parameters})", "graph_kernel_end(&call, status)"
+    ),
+    "graph.destroy": Kind(end="graph_destroy_end(status, {instance})"),
+    "graph.launch": Kind(
+        "graph_launch_begin(&call, {instance}, {stream}, {thread})",
+        "graph_launch_end(&call, status)",
+    ),
+    "launch": Kind(
+        "launch_begin(&call, {function}, {stream}, {thread})",
+        "local_end(&call, status)",
+        "launch_is_known({function})",
+    ),
+    "launch.default": Kind(
+        "launch_begin(&call, {function}, NULL, {thread})",
+        "local_end(&call, status)",
+        "launch_is_known({function})",
+    ),
+    "launch.config": Kind(
+        "launch_config_begin(&call, {config}, {function}, {thread})",
+        "local_end(&call, status)",
+        "launch_is_known({function})",
+    ),
+    "launch.many": Kind("launch_many_begin(&call, {list}, {count})"),
+    "module.unload": Kind(end="local_unload_end(status)"),
+    "context.limit": Kind(
+        "context_limit_begin(&call, {limit}, {bytes})",
+        "context_limit_end(&call, status, {limit}, {bytes})",
+    ),
     "sync": Kind(end="pools_end(status)"),
     "alloc.array": Kind(
         "array_begin(&call, {out}, {descriptor}, {number})",
@@ -421,7 +461,7 @@ HOOKED = {
 CALLED = "call"
 """Not hooked, but called by the hooks."""
 NOTES = frozenset(
-    "pass host import implicit launch transfer sync.later capture pool.other graph.other "
+    "pass host import implicit transfer sync.later capture pool.other graph.other "
     "report.other checkpoint private nvml.set nvml.utilisation nvml.processes.other "
     "nvml.memory.other".split()
 )
@@ -481,14 +521,22 @@ def stub(symbol: Symbol, api: Api) -> str:
         body.append(f"\tint status = {call};\n")
     body.append(f"\treturn {kind.end.format(**words)};")
     prototype = f"EXPORT {symbol.result} {header}"
-    return f"{prototype};\n{prototype}\n{{\n" + "\n".join(body) + "\n}\n"
+    text = ""
+    if kind.known:
+        # A function of its own, so that the usual way saves no register.
+        asked = declaration(f"asked_{symbol.name}", symbol.arguments, names)
+        text = f"static NOINLINE {symbol.result} {asked}\n{{\n" + "\n".join(body) + "\n}\n\n"
+        body = [f"\tif ({kind.known.format(**words)})\n\t\treturn {call};"]
+        body.append(f"\treturn asked_{symbol.name}({', '.join(names)});")
+    return f"{text}{prototype};\n{prototype}\n{{\n" + "\n".join(body) + "\n}\n"
 
 
 def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
     """Return hooks.gen.c: a stub a symbol, and the table of them all."""
     lines = [BANNER.format(what="The hooks, and the table of names.")]
-    lines.append('#include "hook.h"\n')
-    lines.append('#define EXPORT __attribute__((visibility("default")))\n')
+    lines.append('#include "hook_local.h"\n')
+    lines.append('#define EXPORT __attribute__((visibility("default")))')
+    lines.append("#define NOINLINE __attribute__((noinline))\n")
     lines += [stub(symbol, api[symbol.base]) for symbol in symbols if is_hooked(symbol, api)]
     lines.append(
         "#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}"
@@ -513,7 +561,7 @@ def is_hooked(symbol: Symbol, api: dict[str, Api]) -> bool:
 def check_roles(symbol: Symbol, api: Api) -> None:
     """Refuse a line of api.tsv whose roles do not fit its class or its prototype."""
     kind = HOOKED[api.kind]
-    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end)) - {"number", "thread"}
+    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end + kind.known)) - {"number", "thread"}
     if needed != set(api.roles):
         raise SystemExit(f"api.tsv: {api.base}: class {api.kind} has the roles {sorted(needed)}")
     if symbol.arguments is None or max(api.roles.values(), default=-1) >= len(symbol.arguments):

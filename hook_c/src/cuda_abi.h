@@ -27,8 +27,17 @@ enum {
 	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
 	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+	CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+	CU_GRAPH_NODE_TYPE_KERNEL = 0,
+	CU_GRAPH_NODE_TYPE_GRAPH = 4,
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
+	CU_LIMIT_STACK_SIZE = 0,
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 	CUDA_ARRAY3D_SPARSE = 0x40,
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
@@ -69,6 +78,35 @@ struct cuda_graph_node {
 	int32_t type;
 	int32_t reserved[3];
 	struct cuda_graph_alloc alloc;
+};
+
+/* CUDA_KERNEL_NODE_PARAMS; up to CUDA 11 it ends before `kernel`. */
+struct cuda_kernel_node {
+	void *function;
+	uint32_t grid_and_block[6];
+	uint32_t shared_bytes;
+	void **parameters;
+	void **extra;
+	void *kernel;
+	void *context;
+};
+
+/* CUlaunchConfig */
+struct cuda_launch_config {
+	uint32_t grid_and_block[6];
+	uint32_t shared_bytes;
+	void *stream;
+	const void *attributes;
+	uint32_t attribute_count;
+};
+
+/* CUDA_LAUNCH_PARAMS */
+struct cuda_launch {
+	void *function;
+	uint32_t grid_and_block[6];
+	uint32_t shared_bytes;
+	void *stream;
+	void **parameters;
 };
 
 /* CUDA_ARRAY_DESCRIPTOR and CUDA_ARRAY3D_DESCRIPTOR; the first versions have 32-bit sizes. */
@@ -114,6 +152,9 @@ struct cuda_requirements {
 _Static_assert(sizeof(struct cuda_allocation_properties) == 32, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_alloc, bytes) == 104, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_node, alloc) == 16, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_kernel_node) == 72, "CUDA ABI");
+_Static_assert(offsetof(struct cuda_launch_config, stream) == 32, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_launch) == 56, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_array) == 24, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_array3d) == 40, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_requirements) == 32, "CUDA ABI");

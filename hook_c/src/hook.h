@@ -20,7 +20,12 @@ struct hook_call {
 	struct table_entry entry;
 	struct tenant_pool *pool; /* hook_pool.c */
 	uint64_t held;
+	struct tenant *graph_tenant; /* hook_graph.c */
+	struct table_entry graph;
 };
+
+/* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */
+#define STREAM_PER_THREAD 2
 
 /* Stubs of functions that the loaded driver lacks: a program can reach them only by linking with a
  * library that has them. */
@@ -48,6 +53,10 @@ int primary_release_end(int status, int device);
 
 /* The index of the device in the limits; -1: it was not promised. */
 int device_card(struct tenant *tenant, int device);
+
+/* The device and the context in which work of the stream runs: the current ones for the streams
+ * without a handle of their own, and where the driver cannot say. -1: there is none. */
+int stream_device(void *stream, void **context);
 
 /* hook_memory.c */
 int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes);
@@ -93,6 +102,32 @@ void pools_settle(struct tenant *tenant);
 
 /* Gives back what the pools keep and nobody uses; false if there is no pool. */
 bool pools_trim_for(struct tenant *tenant);
+
+/* Reserves by how much the memory of the device's graphs grows when one is launched that needs so
+ * many bytes; false if it does not fit. graph_memory_settle must follow if it is true. */
+bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
+			 bool is_first);
+void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
+
+/* hook_local.c */
+int launch_begin(struct hook_call *call, void *function, void *stream, bool is_thread);
+int launch_config_begin(struct hook_call *call, const void *config, void *function, bool is_thread);
+int launch_many_begin(struct hook_call *call, const void *list, unsigned int count);
+int context_limit_begin(struct hook_call *call, int limit, uint64_t bytes);
+int context_limit_end(struct hook_call *call, int status, int limit, uint64_t bytes);
+int local_unload_end(int status);
+
+/* hook_graph.c */
+int graph_instantiate_begin(struct hook_call *call, const void *out, void *graph);
+int graph_instantiate_end(struct hook_call *call, int status, uint64_t instance);
+int graph_update_begin(struct hook_call *call, void *instance, void *graph);
+int graph_update_end(struct hook_call *call, int status);
+int graph_kernel_begin(struct hook_call *call, void *instance, const void *parameters);
+int graph_node_set_begin(struct hook_call *call, void *instance, const void *parameters);
+int graph_kernel_end(struct hook_call *call, int status);
+int graph_destroy_end(int status, void *instance);
+int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);
+int graph_launch_end(struct hook_call *call, int status);
 
 /* hook_vmm.c */
 int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuInit, contexts, and what the driver says about a device's memory. */
-#include "hook.h"
+#include "hook_local.h"
 
 #include "log.h"
 
@@ -37,6 +37,24 @@ int device_card(struct tenant *tenant, int device)
 		__atomic_store_n(known, value, __ATOMIC_RELAXED);
 	}
 	return (int)value - 2;
+}
+
+int stream_device(void *stream, void **context)
+{
+	void *current = NULL;
+	int device = -1;
+
+	*context = NULL;
+	driver.cuCtxGetCurrent(&current);
+	if ((uintptr_t)stream <= STREAM_PER_THREAD ||
+	    driver.cuStreamGetCtx(stream, context) != CUDA_SUCCESS || *context == NULL)
+		*context = current;
+	if (*context == current || driver.cuCtxPushCurrent_v2(*context) != CUDA_SUCCESS)
+		return driver.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		device = -1;
+	driver.cuCtxPopCurrent_v2(&current);
+	return device;
 }
 
 static int refuse_init(struct tenant *tenant)
@@ -194,11 +212,13 @@ int context_create_end(struct hook_call *call, int status, uint64_t context)
 	if (call->tenant == NULL)
 		return status;
 	call->entry.handle = context;
-	/* Not recorded, for want of memory: it stays charged until the process ends. */
-	if (status == CUDA_SUCCESS)
-		(void)table_put(&call->tenant->table, &call->entry);
-	else
+	if (status != CUDA_SUCCESS) {
 		quota_release(&call->tenant->quota, call->entry.card, call->entry.bytes);
+		return status;
+	}
+	/* Not recorded, for want of memory: it stays charged until the process ends. */
+	(void)table_put(&call->tenant->table, &call->entry);
+	local_context_made(call->tenant);
 	return status;
 }
 
@@ -210,8 +230,10 @@ int context_destroy_end(int status, uint64_t context)
 	if (tenant == NULL || status != CUDA_SUCCESS)
 		return status;
 	memory_forget_context(tenant, context);
-	if (table_take(&tenant->table, TABLE_CONTEXT, context, &entry))
+	if (table_take(&tenant->table, TABLE_CONTEXT, context, &entry)) {
 		quota_release(&tenant->quota, entry.card, entry.bytes);
+		local_context_gone(tenant, context);
+	}
 	return status;
 }
 
@@ -260,6 +282,7 @@ int primary_retain_end(struct hook_call *call, int status, uint64_t context)
 	if (status == CUDA_SUCCESS) {
 		primary->bytes = call->entry.bytes;
 		primary->context = context;
+		local_context_made(call->tenant);
 	} else {
 		quota_release(&call->tenant->quota, call->entry.card, call->entry.bytes);
 		__atomic_store_n(&primary->charged, 0, __ATOMIC_RELEASE);
@@ -285,6 +308,7 @@ int primary_release_end(int status, int device)
 	if (__atomic_exchange_n(&primary->charged, 0, __ATOMIC_ACQ_REL) != 0) {
 		memory_forget_context(tenant, old.context);
 		quota_release(&tenant->quota, (unsigned int)card, old.bytes);
+		local_context_gone(tenant, old.context);
 	}
 	return status;
 }

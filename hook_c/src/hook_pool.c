@@ -8,9 +8,6 @@
 
 #define POOL_STEP (UINT64_C(32) << 20) /* by which a pool grows; measured on an H100 */
 
-/* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */
-#define STREAM_PER_THREAD 2
-
 /* A pool and the part of the account that stands for it. */
 static uint64_t reserved_of(const struct tenant_pool *pool)
 {
@@ -153,6 +150,22 @@ static uint64_t growth(const struct tenant_pool *pool, uint64_t in_flight)
 	return wanted <= reserved ? 0 : (wanted - reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
 }
 
+/* By how much the memory of graphs will grow. What other instances hold is not for one that has
+ * never run; one that has run has its own. */
+static uint64_t graph_growth(const struct tenant_pool *pool, uint64_t bytes, bool is_first)
+{
+	uint64_t reserved = reserved_of(pool);
+	uint64_t used = 0;
+	uint64_t wanted;
+
+	if (is_first)
+		driver.cuDeviceGetGraphMemAttribute(pool->device,
+						    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
+	if (__builtin_add_overflow(used, bytes, &wanted) || wanted > UINT64_MAX - POOL_STEP)
+		return UINT64_MAX;
+	return wanted <= reserved ? 0 : (wanted - reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+}
+
 static void trim_all(struct tenant *tenant)
 {
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
@@ -174,23 +187,6 @@ bool pools_trim_for(struct tenant *tenant)
 		return false;
 	trim_all(tenant);
 	return true;
-}
-
-/* The device on which work of the stream runs; the current one for the two streams without a
- * handle of their own, and where the driver cannot say. */
-static int device_of_stream(void *stream)
-{
-	void *context = NULL;
-	int device = -1;
-
-	if ((uintptr_t)stream <= STREAM_PER_THREAD ||
-	    driver.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
-	    driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
-		return driver.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
-	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
-		device = -1;
-	driver.cuCtxPopCurrent_v2(&context);
-	return device;
 }
 
 static bool is_capturing(void *stream)
@@ -257,7 +253,8 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	if (stream == NULL && is_thread)
 		stream = (void *)STREAM_PER_THREAD;
 
-	int device = device_of_stream(stream);
+	void *context;
+	int device = stream_device(stream, &context);
 
 	if (device < 0)
 		return CUDA_SUCCESS; /* no context: the driver says so itself */
@@ -362,6 +359,34 @@ int pools_end(int status)
 	if (tenant != NULL && pool_count(tenant) != 0)
 		pools_settle(tenant);
 	return status;
+}
+
+bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
+			 bool is_first)
+{
+	struct tenant_pool *pool = find_pool(tenant, NULL, true, device);
+
+	if (pool == NULL)
+		pool = add_pool(tenant, NULL, true, device);
+	if (pool == NULL)
+		return false;
+	for (int tries = 0; tries < 2; tries++) {
+		uint64_t more = graph_growth(pool, bytes, is_first);
+
+		if (more == 0 || quota_reserve(&tenant->quota, pool->card, more)) {
+			call->pool = pool;
+			call->held = more;
+			return true;
+		}
+		trim_all(tenant); /* other graphs and pools may keep what nobody uses */
+	}
+	return false;
+}
+
+void graph_memory_settle(struct tenant *tenant, const struct hook_call *call)
+{
+	if (call->pool != NULL)
+		settle(tenant, call->pool, call->held);
 }
 
 int graph_node_begin(struct hook_call *call, const void *parameters)

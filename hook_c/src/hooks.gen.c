@@ -2,9 +2,10 @@
  * Made by gen.py from api.tsv and prototypes.tsv. The hooks, and the table of names.
  */
 
-#include "hook.h"
+#include "hook_local.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define NOINLINE __attribute__((noinline))
 
 EXPORT int cuArray3DCreate(void **out, const void *descriptor);
 EXPORT int cuArray3DCreate(void **out, const void *descriptor)
@@ -139,6 +140,19 @@ EXPORT int cuCtxDestroy_v2(void *context)
 	int status = driver.cuCtxDestroy_v2(context);
 
 	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
+}
+
+EXPORT int cuCtxSetLimit(int limit, size_t bytes);
+EXPORT int cuCtxSetLimit(int limit, size_t bytes)
+{
+	HOOK_ENTER(cuCtxSetLimit, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = context_limit_begin(&call, limit, bytes);
+
+	if (status != 0)
+		return status;
+	status = driver.cuCtxSetLimit(limit, bytes);
+	return context_limit_end(&call, status, limit, bytes);
 }
 
 EXPORT int cuCtxSynchronize(void);
@@ -314,40 +328,195 @@ EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, siz
 	return status;
 }
 
-EXPORT int cuGraphLaunch(void *a0, void *a1);
-EXPORT int cuGraphLaunch(void *a0, void *a1)
+EXPORT int cuGraphExecDestroy(void *instance);
+EXPORT int cuGraphExecDestroy(void *instance)
+{
+	HOOK_ENTER(cuGraphExecDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuGraphExecDestroy(instance);
+
+	return graph_destroy_end(status, instance);
+}
+
+EXPORT int cuGraphExecKernelNodeSetParams(void *instance, void *a1, const void *parameters);
+EXPORT int cuGraphExecKernelNodeSetParams(void *instance, void *a1, const void *parameters)
+{
+	HOOK_ENTER(cuGraphExecKernelNodeSetParams, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_kernel_begin(&call, instance, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphExecKernelNodeSetParams(instance, a1, parameters);
+	return graph_kernel_end(&call, status);
+}
+
+EXPORT int cuGraphExecKernelNodeSetParams_v2(void *instance, void *a1, const void *parameters);
+EXPORT int cuGraphExecKernelNodeSetParams_v2(void *instance, void *a1, const void *parameters)
+{
+	HOOK_ENTER(cuGraphExecKernelNodeSetParams_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_kernel_begin(&call, instance, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphExecKernelNodeSetParams_v2(instance, a1, parameters);
+	return graph_kernel_end(&call, status);
+}
+
+EXPORT int cuGraphExecNodeSetParams(void *instance, void *a1, void *parameters);
+EXPORT int cuGraphExecNodeSetParams(void *instance, void *a1, void *parameters)
+{
+	HOOK_ENTER(cuGraphExecNodeSetParams, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_node_set_begin(&call, instance, parameters);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphExecNodeSetParams(instance, a1, parameters);
+	return graph_kernel_end(&call, status);
+}
+
+EXPORT int cuGraphExecUpdate(void *instance, void *graph, void **a2, int *a3);
+EXPORT int cuGraphExecUpdate(void *instance, void *graph, void **a2, int *a3)
+{
+	HOOK_ENTER(cuGraphExecUpdate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_update_begin(&call, instance, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphExecUpdate(instance, graph, a2, a3);
+	return graph_update_end(&call, status);
+}
+
+EXPORT int cuGraphExecUpdate_v2(void *instance, void *graph, void *a2);
+EXPORT int cuGraphExecUpdate_v2(void *instance, void *graph, void *a2)
+{
+	HOOK_ENTER(cuGraphExecUpdate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_update_begin(&call, instance, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphExecUpdate_v2(instance, graph, a2);
+	return graph_update_end(&call, status);
+}
+
+EXPORT int cuGraphInstantiate(void **out, void *graph, void **a2, char *a3, size_t a4);
+EXPORT int cuGraphInstantiate(void **out, void *graph, void **a2, char *a3, size_t a4)
+{
+	HOOK_ENTER(cuGraphInstantiate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_instantiate_begin(&call, out, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphInstantiate(out, graph, a2, a3, a4);
+	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t a2);
+EXPORT int cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t a2)
+{
+	HOOK_ENTER(cuGraphInstantiateWithFlags, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_instantiate_begin(&call, out, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphInstantiateWithFlags(out, graph, a2);
+	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *a2);
+EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *a2)
+{
+	HOOK_ENTER(cuGraphInstantiateWithParams, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_instantiate_begin(&call, out, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphInstantiateWithParams(out, graph, a2);
+	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *a2);
+EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *a2)
+{
+	HOOK_ENTER(cuGraphInstantiateWithParams_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_instantiate_begin(&call, out, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphInstantiateWithParams_ptsz(out, graph, a2);
+	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuGraphInstantiate_v2(void **out, void *graph, void **a2, char *a3, size_t a4);
+EXPORT int cuGraphInstantiate_v2(void **out, void *graph, void **a2, char *a3, size_t a4)
+{
+	HOOK_ENTER(cuGraphInstantiate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_instantiate_begin(&call, out, graph);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphInstantiate_v2(out, graph, a2, a3, a4);
+	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+}
+
+EXPORT int cuGraphLaunch(void *instance, void *stream);
+EXPORT int cuGraphLaunch(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphLaunch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuGraphLaunch(a0, a1);
+	struct hook_call call;
+	int status = graph_launch_begin(&call, instance, stream, false);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuGraphLaunch(instance, stream);
+	return graph_launch_end(&call, status);
 }
 
-EXPORT int cuGraphLaunch_ptsz(void *a0, void *a1);
-EXPORT int cuGraphLaunch_ptsz(void *a0, void *a1)
+EXPORT int cuGraphLaunch_ptsz(void *instance, void *stream);
+EXPORT int cuGraphLaunch_ptsz(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphLaunch_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuGraphLaunch_ptsz(a0, a1);
+	struct hook_call call;
+	int status = graph_launch_begin(&call, instance, stream, true);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuGraphLaunch_ptsz(instance, stream);
+	return graph_launch_end(&call, status);
 }
 
-EXPORT int cuGraphUpload(void *a0, void *a1);
-EXPORT int cuGraphUpload(void *a0, void *a1)
+EXPORT int cuGraphUpload(void *instance, void *stream);
+EXPORT int cuGraphUpload(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphUpload, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuGraphUpload(a0, a1);
+	struct hook_call call;
+	int status = graph_launch_begin(&call, instance, stream, false);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuGraphUpload(instance, stream);
+	return graph_launch_end(&call, status);
 }
 
-EXPORT int cuGraphUpload_ptsz(void *a0, void *a1);
-EXPORT int cuGraphUpload_ptsz(void *a0, void *a1)
+EXPORT int cuGraphUpload_ptsz(void *instance, void *stream);
+EXPORT int cuGraphUpload_ptsz(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphUpload_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuGraphUpload_ptsz(a0, a1);
+	struct hook_call call;
+	int status = graph_launch_begin(&call, instance, stream, true);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuGraphUpload_ptsz(instance, stream);
+	return graph_launch_end(&call, status);
 }
 
 EXPORT int cuInit(unsigned int a0);
@@ -361,6 +530,208 @@ EXPORT int cuInit(unsigned int a0)
 		return status;
 	status = driver.cuInit(a0);
 	return init_end(&call, status);
+}
+
+static NOINLINE int asked_cuLaunch(void *function)
+{
+	HOOK_ENTER(cuLaunch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, NULL, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunch(function);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunch(void *function);
+EXPORT int cuLaunch(void *function)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunch(function);
+	return asked_cuLaunch(function);
+}
+
+static NOINLINE int asked_cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+{
+	HOOK_ENTER(cuLaunchCooperativeKernel, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, stream, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9);
+EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	return asked_cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+}
+
+EXPORT int cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int a2);
+EXPORT int cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int a2)
+{
+	HOOK_ENTER(cuLaunchCooperativeKernelMultiDevice, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_many_begin(&call, list, count);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchCooperativeKernelMultiDevice(list, count, a2);
+	return status;
+}
+
+static NOINLINE int asked_cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+{
+	HOOK_ENTER(cuLaunchCooperativeKernel_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, stream, true);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9);
+EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	return asked_cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+}
+
+static NOINLINE int asked_cuLaunchGrid(void *function, int a1, int a2)
+{
+	HOOK_ENTER(cuLaunchGrid, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, NULL, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchGrid(function, a1, a2);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchGrid(void *function, int a1, int a2);
+EXPORT int cuLaunchGrid(void *function, int a1, int a2)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchGrid(function, a1, a2);
+	return asked_cuLaunchGrid(function, a1, a2);
+}
+
+static NOINLINE int asked_cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
+{
+	HOOK_ENTER(cuLaunchGridAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, stream, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchGridAsync(function, a1, a2, stream);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream);
+EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchGridAsync(function, a1, a2, stream);
+	return asked_cuLaunchGridAsync(function, a1, a2, stream);
+}
+
+static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	HOOK_ENTER(cuLaunchKernel, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, stream, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10);
+EXPORT int cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	return asked_cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+}
+
+static NOINLINE int asked_cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
+{
+	HOOK_ENTER(cuLaunchKernelEx, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_config_begin(&call, config, function, false);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchKernelEx(config, function, a2, a3);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3);
+EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchKernelEx(config, function, a2, a3);
+	return asked_cuLaunchKernelEx(config, function, a2, a3);
+}
+
+static NOINLINE int asked_cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
+{
+	HOOK_ENTER(cuLaunchKernelEx_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_config_begin(&call, config, function, true);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchKernelEx_ptsz(config, function, a2, a3);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3);
+EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchKernelEx_ptsz(config, function, a2, a3);
+	return asked_cuLaunchKernelEx_ptsz(config, function, a2, a3);
+}
+
+static NOINLINE int asked_cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	HOOK_ENTER(cuLaunchKernel_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = launch_begin(&call, function, stream, true);
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	return local_end(&call, status);
+}
+
+EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10);
+EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	if (launch_is_known(function))
+		return driver.cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	return asked_cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+}
+
+EXPORT int cuLibraryUnload(void *a0);
+EXPORT int cuLibraryUnload(void *a0)
+{
+	HOOK_ENTER(cuLibraryUnload, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuLibraryUnload(a0);
+
+	return local_unload_end(status);
 }
 
 EXPORT int cuMemAlloc(unsigned int *out, unsigned int bytes);
@@ -681,6 +1052,15 @@ EXPORT int cuMipmappedArrayDestroy(void *array)
 	return free_end(&call, status);
 }
 
+EXPORT int cuModuleUnload(void *a0);
+EXPORT int cuModuleUnload(void *a0)
+{
+	HOOK_ENTER(cuModuleUnload, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuModuleUnload(a0);
+
+	return local_unload_end(status);
+}
+
 EXPORT int cuStreamSynchronize(void *a0);
 EXPORT int cuStreamSynchronize(void *a0)
 {
@@ -831,8 +1211,10 @@ const struct driver_name driver_names[] = {
 	ROW(cuCtxPopCurrent_v2, NULL, DRIVER_CUDA),
 	ROW(cuCtxPushCurrent, NULL, DRIVER_CUDA),
 	ROW(cuCtxPushCurrent_v2, NULL, DRIVER_CUDA),
+	ROW(cuCtxSetLimit, (void *)cuCtxSetLimit, DRIVER_CUDA),
 	ROW(cuCtxSynchronize, (void *)cuCtxSynchronize, DRIVER_CUDA),
 	ROW(cuCtxSynchronize_v2, (void *)cuCtxSynchronize_v2, DRIVER_CUDA),
+	ROW(cuDeviceGetAttribute, NULL, DRIVER_CUDA),
 	ROW(cuDeviceGetCount, NULL, DRIVER_CUDA),
 	ROW(cuDeviceGetDefaultMemPool, NULL, DRIVER_CUDA),
 	ROW(cuDeviceGetGraphMemAttribute, NULL, DRIVER_CUDA),
@@ -849,17 +1231,48 @@ const struct driver_name driver_names[] = {
 	ROW(cuDeviceTotalMem, (void *)cuDeviceTotalMem, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem_v2, (void *)cuDeviceTotalMem_v2, DRIVER_CUDA),
 	ROW(cuEventSynchronize, (void *)cuEventSynchronize, DRIVER_CUDA),
+	ROW(cuFuncGetAttribute, NULL, DRIVER_CUDA),
 	ROW(cuGetProcAddress, (void *)cuGetProcAddress, DRIVER_CUDA),
 	ROW(cuGetProcAddress_v2, (void *)cuGetProcAddress_v2, DRIVER_CUDA),
 	ROW(cuGraphAddMemAllocNode, (void *)cuGraphAddMemAllocNode, DRIVER_CUDA),
 	ROW(cuGraphAddNode, (void *)cuGraphAddNode, DRIVER_CUDA),
 	ROW(cuGraphAddNode_v2, (void *)cuGraphAddNode_v2, DRIVER_CUDA),
 	ROW(cuGraphAddNode_v3, (void *)cuGraphAddNode_v3, DRIVER_CUDA),
+	ROW(cuGraphChildGraphNodeGetGraph, NULL, DRIVER_CUDA),
+	ROW(cuGraphExecDestroy, (void *)cuGraphExecDestroy, DRIVER_CUDA),
+	ROW(cuGraphExecKernelNodeSetParams, (void *)cuGraphExecKernelNodeSetParams, DRIVER_CUDA),
+	ROW(cuGraphExecKernelNodeSetParams_v2, (void *)cuGraphExecKernelNodeSetParams_v2, DRIVER_CUDA),
+	ROW(cuGraphExecNodeSetParams, (void *)cuGraphExecNodeSetParams, DRIVER_CUDA),
+	ROW(cuGraphExecUpdate, (void *)cuGraphExecUpdate, DRIVER_CUDA),
+	ROW(cuGraphExecUpdate_v2, (void *)cuGraphExecUpdate_v2, DRIVER_CUDA),
+	ROW(cuGraphGetNodes, NULL, DRIVER_CUDA),
+	ROW(cuGraphInstantiate, (void *)cuGraphInstantiate, DRIVER_CUDA),
+	ROW(cuGraphInstantiateWithFlags, (void *)cuGraphInstantiateWithFlags, DRIVER_CUDA),
+	ROW(cuGraphInstantiateWithParams, (void *)cuGraphInstantiateWithParams, DRIVER_CUDA),
+	ROW(cuGraphInstantiateWithParams_ptsz, (void *)cuGraphInstantiateWithParams_ptsz, DRIVER_CUDA),
+	ROW(cuGraphInstantiate_v2, (void *)cuGraphInstantiate_v2, DRIVER_CUDA),
+	ROW(cuGraphKernelNodeGetParams, NULL, DRIVER_CUDA),
+	ROW(cuGraphKernelNodeGetParams_v2, NULL, DRIVER_CUDA),
 	ROW(cuGraphLaunch, (void *)cuGraphLaunch, DRIVER_CUDA),
 	ROW(cuGraphLaunch_ptsz, (void *)cuGraphLaunch_ptsz, DRIVER_CUDA),
+	ROW(cuGraphMemAllocNodeGetParams, NULL, DRIVER_CUDA),
+	ROW(cuGraphMemFreeNodeGetParams, NULL, DRIVER_CUDA),
+	ROW(cuGraphNodeGetType, NULL, DRIVER_CUDA),
 	ROW(cuGraphUpload, (void *)cuGraphUpload, DRIVER_CUDA),
 	ROW(cuGraphUpload_ptsz, (void *)cuGraphUpload_ptsz, DRIVER_CUDA),
 	ROW(cuInit, (void *)cuInit, DRIVER_CUDA),
+	ROW(cuKernelGetAttribute, NULL, DRIVER_CUDA),
+	ROW(cuLaunch, (void *)cuLaunch, DRIVER_CUDA),
+	ROW(cuLaunchCooperativeKernel, (void *)cuLaunchCooperativeKernel, DRIVER_CUDA),
+	ROW(cuLaunchCooperativeKernelMultiDevice, (void *)cuLaunchCooperativeKernelMultiDevice, DRIVER_CUDA),
+	ROW(cuLaunchCooperativeKernel_ptsz, (void *)cuLaunchCooperativeKernel_ptsz, DRIVER_CUDA),
+	ROW(cuLaunchGrid, (void *)cuLaunchGrid, DRIVER_CUDA),
+	ROW(cuLaunchGridAsync, (void *)cuLaunchGridAsync, DRIVER_CUDA),
+	ROW(cuLaunchKernel, (void *)cuLaunchKernel, DRIVER_CUDA),
+	ROW(cuLaunchKernelEx, (void *)cuLaunchKernelEx, DRIVER_CUDA),
+	ROW(cuLaunchKernelEx_ptsz, (void *)cuLaunchKernelEx_ptsz, DRIVER_CUDA),
+	ROW(cuLaunchKernel_ptsz, (void *)cuLaunchKernel_ptsz, DRIVER_CUDA),
+	ROW(cuLibraryUnload, (void *)cuLibraryUnload, DRIVER_CUDA),
 	ROW(cuMemAlloc, (void *)cuMemAlloc, DRIVER_CUDA),
 	ROW(cuMemAllocAsync, (void *)cuMemAllocAsync, DRIVER_CUDA),
 	ROW(cuMemAllocAsync_ptsz, (void *)cuMemAllocAsync_ptsz, DRIVER_CUDA),
@@ -888,6 +1301,7 @@ const struct driver_name driver_names[] = {
 	ROW(cuMipmappedArrayCreate, (void *)cuMipmappedArrayCreate, DRIVER_CUDA),
 	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),
 	ROW(cuMipmappedArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
+	ROW(cuModuleUnload, (void *)cuModuleUnload, DRIVER_CUDA),
 	ROW(cuStreamGetCtx, NULL, DRIVER_CUDA),
 	ROW(cuStreamGetCtx_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamGetCtx_v2, NULL, DRIVER_CUDA),
@@ -896,6 +1310,7 @@ const struct driver_name driver_names[] = {
 	ROW(cuStreamIsCapturing_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
 	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
+	ROW(cuThreadExchangeStreamCaptureMode, NULL, DRIVER_CUDA),
 	ROW(nvmlDeviceGetComputeRunningProcesses, (void *)nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v2, (void *)nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v3, (void *)nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML),

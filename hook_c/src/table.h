@@ -19,15 +19,22 @@ enum table_kind {
 	TABLE_OBJECT,  /* memory of cuMemCreate, by a number of our own */
 	TABLE_HANDLE,  /* CUmemGenericAllocationHandle of an object */
 	TABLE_MAPPING, /* address at which an object is mapped */
+	TABLE_GRAPH,   /* CUgraphExec that needs memory */
 };
 
 struct table_entry {
 	uint64_t handle;
 	uint64_t bytes; /* as asked; quota knows what the driver makes of it */
-	uint64_t owner; /* of memory and arrays the context; of handles and mappings the object */
-	uint32_t card;
-	uint32_t refs; /* of objects and handles */
+	uint64_t owner; /* of memory and arrays the context; of handles and mappings the object; of
+			 * graphs the local memory of their kernels */
+	uint32_t card;  /* of graphs the device */
+	uint32_t refs;  /* of objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED */
 	enum table_kind kind;
+};
+
+enum {
+	GRAPH_NEW = 1,
+	GRAPH_LAUNCHED,
 };
 
 /* Zeroed memory is an empty table, also the one that a forked child finds. */

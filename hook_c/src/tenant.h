@@ -19,6 +19,7 @@
 
 #define TENANT_MAX_ORDINALS 64
 #define TENANT_MAX_POOLS 256
+#define TENANT_MAX_LOCALS 256 /* contexts; so many fill several cards by their mere cost */
 
 enum {
 	TENANT_POOL_FREE,
@@ -35,6 +36,16 @@ struct tenant_pool {
 	int device;
 	uint64_t charged;   /* what the account holds for it */
 	uint64_t in_flight; /* asked for by calls under way */
+};
+
+/* The local memory of a context, once it has grown; hook_local.c. */
+struct tenant_local {
+	uint64_t context; /* 0: free */
+	uint64_t threads;
+	uint64_t charged; /* bytes a thread in the account */
+	uint64_t settled; /* bytes a thread that the driver is known to have taken */
+	uint32_t card;
+	uint32_t calls; /* under way, which have charged and have not yet had their answer */
 };
 
 enum tenant_state {
@@ -54,6 +65,10 @@ struct tenant {
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	uint32_t pool_count; /* pools at or above this index were never used */
 	struct tenant_pool pool[TENANT_MAX_POOLS];
+	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
+	uint32_t local_locked;                            /* never over a call of the driver */
+	uint32_t contexts;                                /* living ones of this process */
+	struct tenant_local local[TENANT_MAX_LOCALS];
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {

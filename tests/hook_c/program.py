@@ -65,6 +65,54 @@ class Program(Driver):
             )
         )
 
+    def launch_by(self, name: str, kernel: int) -> int:
+        """Launch one block of one thread by a function with the arguments of cuLaunchKernel."""
+        return int(self._cuda[name](ctypes.c_void_p(kernel), 1, 1, 1, 1, 1, 1, 0, None, None, None))
+
+    def launch_config(self, kernel: int) -> int:
+        """Call cuLaunchKernelEx for one block of one thread."""
+        config = (ctypes.c_uint * 14)(1, 1, 1, 1, 1, 1)
+        return int(self._cuda.cuLaunchKernelEx(config, ctypes.c_void_p(kernel), None, None))
+
+    def launch_old(self, kernel: int) -> int:
+        """Call cuLaunchGrid."""
+        return int(self._cuda.cuLaunchGrid(ctypes.c_void_p(kernel), 1, 1))
+
+    def module_kernel(self, name: str) -> tuple[int, int]:
+        """Load a module and a kernel of it; both handles."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._cuda.cuModuleLoadData(ctypes.byref(module), b"kernels")
+        self._cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+        return int(module.value or 0), int(function.value or 0)
+
+    def kernel_graph(self, kernel: int) -> tuple[int, int]:
+        """Make a graph of one kernel; graph and node."""
+        graph, node = ctypes.c_void_p(), ctypes.c_void_p()
+        parameters = (ctypes.c_uint64 * 9)(kernel, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
+        self._cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        self._cuda.cuGraphAddKernelNode_v2(
+            ctypes.byref(node), graph, None, ctypes.c_size_t(0), parameters
+        )
+        return int(graph.value or 0), int(node.value or 0)
+
+    def graph_of(self, child: int) -> int:
+        """Make a graph that holds another one."""
+        graph, node = ctypes.c_void_p(), ctypes.c_void_p()
+        self._cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        self._cuda.cuGraphAddChildGraphNode(
+            ctypes.byref(node), graph, None, ctypes.c_size_t(0), ctypes.c_void_p(child)
+        )
+        return int(graph.value or 0)
+
+    def set_kernel(self, instance: int, node: int, kernel: int) -> int:
+        """Call cuGraphExecKernelNodeSetParams."""
+        parameters = (ctypes.c_uint64 * 9)(kernel, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
+        return int(
+            self._cuda.cuGraphExecKernelNodeSetParams_v2(
+                ctypes.c_void_p(instance), ctypes.c_void_p(node), parameters
+            )
+        )
+
     def errno_kept(self, name: str, *arguments: int) -> bool:
         """Whether a call leaves errno as it was."""
         cuda = ctypes.CDLL("libcuda.so.1", use_errno=True)

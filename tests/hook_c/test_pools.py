@@ -123,3 +123,86 @@ def test_an_allocation_node_above_the_limit_is_refused(tenant: Process) -> None:
 
     assert tenant.do("graph_alloc", graph, GIB + 1) == OUT_OF_MEMORY
     assert tenant.do("graph_alloc", graph, GIB) == 0
+
+
+@pytest.mark.parametrize("name", ["cuGraphLaunch", "cuGraphLaunch_ptsz", "cuGraphUpload"])
+def test_a_graph_that_does_not_fit_is_refused_before_it_takes_anything(
+    tenant: Process, container: Container, gpu: SimulatedGpu, name: str
+) -> None:
+    code, graph = tenant.do("out", "cuGraphCreate", 0)
+    assert code == 0
+    assert tenant.do("graph_alloc", graph, 300 * MIB) == 0
+    assert tenant.do("graph_alloc", graph, 300 * MIB) == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    code, address = tenant.do("allocate", 600 * MIB)
+    assert code == 0
+
+    assert tenant.do("call", name, instance, 0) == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() == 600 * MIB
+    assert tenant.do("free", address) == 0
+    for _ in range(3):
+        assert tenant.do("call", name, instance, 0) == 0
+        assert container.used() == gpu.used_bytes() == 608 * MIB
+    assert tenant.do("allocate", GIB - 608 * MIB)[0] == 0
+    assert tenant.do("call", name, instance, 0) == 0
+
+
+def test_what_a_graph_frees_it_may_have_again(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+    for _ in range(5):
+        code, address = tenant.do("out", "cuMemAllocAsync", 400 * MIB, stream)
+        assert code == 0
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+
+    assert tenant.do("call", "cuGraphLaunch", instance, stream) == 0
+    assert container.used() == gpu.used_bytes() == 416 * MIB
+
+
+def test_memory_that_graphs_keep_makes_room_for_another(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, graph = tenant.do("out", "cuGraphCreate", 0)
+    assert code == 0
+    assert tenant.do("graph_alloc", graph, 800 * MIB) == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == 0
+    assert container.used() == 800 * MIB
+
+    assert tenant.do("allocate", 900 * MIB)[0] == 0
+    assert container.used() == gpu.used_bytes() == 900 * MIB
+
+
+def test_an_instance_that_is_updated_is_asked_anew(tenant: Process, container: Container) -> None:
+    graphs = []
+    for size in (100 * MIB, 700 * MIB):
+        code, graph = tenant.do("out", "cuGraphCreate", 0)
+        assert code == 0
+        assert tenant.do("graph_alloc", graph, size) == 0
+        graphs.append(graph)
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graphs[0], 0)
+    assert code == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == 0
+    assert container.used() == 128 * MIB
+    assert tenant.do("allocate", 600 * MIB)[0] == 0
+
+    assert tenant.do("call", "cuGraphExecUpdate_v2", instance, graphs[1], 0) == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == OUT_OF_MEMORY
+    assert tenant.do("call", "cuGraphExecUpdate_v2", instance, graphs[0], 0) == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == 0
+
+
+def test_an_instance_of_nothing_gets_the_drivers_answer(tenant: Process) -> None:
+    for name in ("cuGraphLaunch", "cuGraphUpload", "cuGraphExecDestroy", "cuGraphExecUpdate_v2"):
+        assert tenant.do("call", name, 0, 0, 0) == 1
+    assert tenant.do("out", "cuGraphInstantiateWithFlags", 0, 0) == [1, 0]
+    assert tenant.do("call", "cuGraphInstantiateWithFlags", 0, 0, 0) == 1

@@ -21,7 +21,8 @@ struct node {
 	struct graph *graph;
 	uint64_t duration_ns;
 	uint64_t local_bytes;
-	uint64_t bytes; /* of an allocation */
+	CUfunction kernel; /* of a node made by hand or captured */
+	uint64_t bytes;    /* of an allocation */
 	CUdeviceptr address;
 	struct graph *child;
 	struct node *next;
@@ -42,6 +43,7 @@ struct exec {
 	uint64_t duration_ns;
 	uint64_t kernels;
 	uint64_t local_bytes;
+	uint64_t held_bytes; /* allocated and not yet freed, while the nodes are read */
 	uint64_t allocated_bytes;
 	uint64_t number;
 };
@@ -139,14 +141,15 @@ CUresult graph_capture(struct stream *stream, enum graph_node_type type, uint64_
 								    : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, uint64_t local_bytes)
+CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, CUfunction kernel)
 {
 	if (stream->capture_number <= broken)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	struct node *node = add_node(stream->capture, GRAPH_NODE_KERNEL, duration_ns);
 	if (node == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	node->local_bytes = local_bytes;
+	node->kernel = kernel;
+	node->local_bytes = kernel->local_bytes;
 	return CUDA_SUCCESS;
 }
 
@@ -403,8 +406,10 @@ static CUresult add_kernel(const char *function, struct node **out, struct graph
 		return enter(function, false);
 	CUresult status = add(function, out, graph, GRAPH_NODE_KERNEL,
 			      function_duration_ns(kernel, parameters->parameters));
-	if (status == CUDA_SUCCESS)
+	if (status == CUDA_SUCCESS) {
+		(*out)->kernel = kernel;
 		(*out)->local_bytes = kernel->local_bytes;
+	}
 	return status;
 }
 
@@ -607,14 +612,85 @@ CUDA_API(cuGraphNodeGetType, (struct node * node, int *out))
 	return status;
 }
 
+static CUresult enter_node(const char *function, const struct node *node, enum graph_node_type type,
+			   const void *out)
+{
+	return enter(function, out != NULL && node != NULL && node->type == type);
+}
+
+static CUresult get_kernel(const char *function, const struct node *node,
+			   struct kernel_parameters *out, size_t bytes)
+{
+	CUresult status = enter_node(function, node, GRAPH_NODE_KERNEL, out);
+	if (status != CUDA_SUCCESS)
+		return status;
+	const struct kernel_parameters parameters = {
+		.function = node->kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}};
+	memcpy(out, &parameters, bytes);
+	return CUDA_SUCCESS;
+}
+
+CUDA_API(cuGraphKernelNodeGetParams, (struct node * node, struct kernel_parameters *out))
+{
+	return get_kernel(__func__, node, out, offsetof(struct kernel_parameters, kernel));
+}
+
+CUDA_API(cuGraphKernelNodeGetParams_v2, (struct node * node, struct kernel_parameters *out))
+{
+	return get_kernel(__func__, node, out, sizeof(*out));
+}
+
+CUDA_API(cuGraphMemAllocNodeGetParams, (struct node * node, struct allocation_parameters *out))
+{
+	const int properties[] = {1, 0, 1, node != NULL ? node->graph->ordinal : 0};
+	CUresult status = enter_node(__func__, node, GRAPH_NODE_MEM_ALLOC, out);
+	if (status != CUDA_SUCCESS)
+		return status;
+	*out = (struct allocation_parameters){.bytes = node->bytes, .address = node->address};
+	memcpy(out->pool_properties, properties, sizeof(properties));
+	return CUDA_SUCCESS;
+}
+
+CUDA_API(cuGraphMemFreeNodeGetParams, (struct node * node, CUdeviceptr *out))
+{
+	CUresult status = enter_node(__func__, node, GRAPH_NODE_MEM_FREE, out);
+
+	if (status == CUDA_SUCCESS)
+		*out = node->address;
+	return status;
+}
+
+CUDA_API(cuGraphChildGraphNodeGetGraph, (struct node * node, struct graph **out))
+{
+	CUresult status = enter_node(__func__, node, GRAPH_NODE_GRAPH, (const void *)out);
+
+	if (status == CUDA_SUCCESS)
+		*out = node->child;
+	return status;
+}
+
 /* --- running -------------------------------------------------------------------------------- */
 
+static uint64_t allocated_at(const struct graph *graph, CUdeviceptr address)
+{
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		if (node->type == GRAPH_NODE_MEM_ALLOC && node->address == address)
+			return node->bytes;
+	return 0;
+}
+
+/* What one node frees the next may have: the memory of a graph is the most that it holds at once.
+ */
 static void read_graph(struct exec *exec, const struct graph *graph)
 {
 	for (const struct node *node = graph->first; node != NULL; node = node->next) {
 		exec->duration_ns += node->duration_ns;
 		exec->kernels += node->type == GRAPH_NODE_KERNEL;
-		exec->allocated_bytes += node->bytes;
+		exec->held_bytes += node->bytes;
+		if (exec->held_bytes > exec->allocated_bytes)
+			exec->allocated_bytes = exec->held_bytes;
+		if (node->type == GRAPH_NODE_MEM_FREE)
+			exec->held_bytes -= allocated_at(graph, node->address);
 		if (node->local_bytes > exec->local_bytes)
 			exec->local_bytes = node->local_bytes;
 		if (node->child != NULL)
@@ -741,6 +817,41 @@ CUDA_API(cuGraphExecUpdate_v2,
 	if (result != NULL)
 		*result = (struct update_result){.result = 0};
 	return update(__func__, exec, graph);
+}
+
+/* One kernel of an instance is replaced by another. */
+static CUresult set_kernel(const char *function, struct exec *exec, const struct node *node,
+			   const struct kernel_parameters *parameters)
+{
+	CUfunction kernel = kernel_of(parameters);
+	CUresult status =
+		enter(function, exec_valid(exec) && node != NULL && function_valid(kernel));
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	if (kernel->local_bytes > exec->local_bytes)
+		exec->local_bytes = kernel->local_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUDA_API(cuGraphExecKernelNodeSetParams,
+	 (struct exec * exec, struct node *node, const struct kernel_parameters *parameters))
+{
+	return set_kernel(__func__, exec, node, parameters);
+}
+
+CUDA_API(cuGraphExecKernelNodeSetParams_v2,
+	 (struct exec * exec, struct node *node, const struct kernel_parameters *parameters))
+{
+	return set_kernel(__func__, exec, node, parameters);
+}
+
+CUDA_API(cuGraphExecNodeSetParams,
+	 (struct exec * exec, struct node *node, struct node_parameters *parameters))
+{
+	if (parameters == NULL || parameters->type != GRAPH_NODE_KERNEL)
+		return enter(__func__, false);
+	return set_kernel(__func__, exec, node, &parameters->of.kernel);
 }
 
 /* A graph's allocations come from its device's graph memory, which grows in steps of 32 MiB (a node

@@ -30,7 +30,7 @@ enum graph_node_type {
 CUresult graph_capture(struct stream *stream, enum graph_node_type type, uint64_t duration_ns);
 
 /* The same for a kernel, and for a stream-ordered allocation and its release. */
-CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, uint64_t local_bytes);
+CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, CUfunction kernel);
 CUresult graph_capture_allocation(struct stream *stream, uint64_t bytes, CUdeviceptr *address);
 CUresult graph_capture_release(struct stream *stream, CUdeviceptr address);
 

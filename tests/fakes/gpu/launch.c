@@ -33,7 +33,7 @@ static CUresult launch(const char *function, bool per_thread, CUfunction kernel,
 		return CUDA_ERROR_INVALID_HANDLE;
 	uint64_t duration_ns = function_duration_ns(kernel, parameters);
 	if (stream->capture != NULL)
-		return graph_capture_kernel(stream, duration_ns, kernel->local_bytes);
+		return graph_capture_kernel(stream, duration_ns, kernel);
 	/* The card keeps room for every thread it can run at once, from the first such launch on.
 	 */
 	if (!context_reserve_local(stream->context, kernel->local_bytes))
