@@ -16,7 +16,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1 import scheduler_cache_pb2_grpc as pb_grpc
 
 from runtime_shim.config import Cache
-from runtime_shim.errors import CacheUnreachableError, RefusedError, RuntimeShimError
+from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError, RuntimeShimError
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class CacheClient:
     ) -> pb.AllocateResponse:
         """Return the claim of a container, new or known; tries until `seconds` are over.
 
-        Raises RefusedError when the cache says no, CacheUnreachableError when it says nothing.
+        Raises RefusedError when the cache says no, of kind NoRoomError when that may change, and
+        CacheUnreachableError when it says nothing.
         """
         call = pb.AllocateRequest(
             claim=pb.ClaimKey(runtime_root=key[0], container_id=key[1]),
@@ -150,7 +151,8 @@ def _refused(error: grpc.aio.AioRpcError) -> RefusedError:
     reason, semicolon, remedy = text.rpartition("; ")
     if not semicolon:
         reason, remedy = text, ""
-    return RefusedError(
+    kind = NoRoomError if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else RefusedError
+    return kind(
         reason,
         remedy or _REMEDIES.get(error.code(), "see the log of the scheduler cache"),
     )

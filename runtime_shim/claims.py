@@ -2,8 +2,9 @@
 """The claims of this node, observed: which containers run, which are stopped, which are gone.
 
 No engine tells the agent anything after `create`, so it looks by itself: at start-up, each second,
-when a process ends, and before each Allocate, so that `docker rm` frees a slice at once. Lives on
-the event loop; what may block runs in a thread.
+when a process ends, and for a create that would otherwise take a stopped container's slice or find
+no room, so that `docker rm` frees a slice at once. Lives on the event loop; what may block runs in
+a thread.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from runtime_shim.life import (
     NO_PROCESS_SECONDS,
     RELEASED,
     RUNNING,
+    STOPPED,
     Process,
     Sighting,
     next_state,
@@ -111,6 +113,7 @@ class Claims:
         self._retired: list[int] = []
         self._wake = asyncio.Event()
         self._ended: set[int] = set()
+        self._freed: list[str] = []
         self._pass_lock = asyncio.Lock()
         self._next_pass: asyncio.Task[None] | None = None
 
@@ -252,6 +255,7 @@ class Claims:
                     await self._look_at(
                         [t for t in self._tracked.values() if ended & set(t.pidfds())]
                     )
+                    await self._erase_freed()
             except Exception:  # one bad look must not end the observation
                 logger.exception("looking at the claims failed")
 
@@ -262,16 +266,24 @@ class Claims:
         await asyncio.shield(self._next_pass)
 
     async def look_before_create(self, key: tuple[str, str]) -> None:
-        """Look at what matters to a create of `key`: itself, and whatever its engine has forgotten.
+        """Look at what must be known before a create of `key` asks for a slice.
 
-        That frees the slice of a container that was removed a moment ago. The others wait for the
-        next pass: to look at each of them would cost more than the create.
+        That is itself, and as long as the cache could take the slice of a stopped container, also
+        whatever its engine has forgotten: the slice of a removed one goes first. The others wait
+        for the next pass, or until there is no room: to look at them would cost more than the
+        create.
         """
         doubtful = _without_init(list(self._tracked.values()))
-        if not doubtful:
-            return
-        urgent = await in_thread(partial(_urgent, doubtful, key))
-        await self._look_at(urgent)
+        if self._orphans or any(each.answer.state == STOPPED for each in doubtful):
+            await self._free_removed(doubtful, key)
+        elif own := [each for each in doubtful if each.answer.key == key]:
+            # Some reads of /run: a thread, and a pass that holds the lock, would take longer.
+            for seen in _look_at_all(own, self._boot_id):
+                await self._apply(*seen)
+
+    async def free_removed(self, key: tuple[str, str]) -> None:
+        """Free what containers held that were removed a moment ago, for a create of `key`."""
+        await self._free_removed(_without_init(list(self._tracked.values())), key)
 
     def close(self) -> None:
         """Give every descriptor back; containers, files and answers stay."""
@@ -288,6 +300,10 @@ class Claims:
             await self._settle(_without_init(list(self._tracked.values())))
             await self._look_at_orphans()
             await self._release(self._released())
+            await self._erase_freed()
+
+    async def _free_removed(self, doubtful: list[_Tracked], key: tuple[str, str]) -> None:
+        await self._look_at(await in_thread(partial(_urgent, doubtful, key)))
 
     async def _look_at(self, entries: list[_Tracked]) -> None:
         if entries:
@@ -339,15 +355,26 @@ class Claims:
         ]
 
     async def _release(self, allocation_ids: Iterable[str]) -> None:
-        """Free claims at the cache and forget them; what fails stays for another try."""
+        """Free claims at the cache; what fails stays for another try.
+
+        What is freed is erased from the disk by `_erase_freed`: a create need not wait for that.
+        """
         tasks = {each: asyncio.ensure_future(self._release_one(each)) for each in allocation_ids}
         self._releasing.update(tasks)
         try:
-            freed = [each for each, task in tasks.items() if await task]
-            await self.forget(freed)
+            for allocation_id in [each for each, task in tasks.items() if await task]:
+                self._untrack(allocation_id)
+                self._orphans.pop(allocation_id, None)
+                self._freed.append(allocation_id)
         finally:
             for allocation_id in tasks:
                 del self._releasing[allocation_id]
+
+    async def _erase_freed(self) -> None:
+        freed = list(self._freed)
+        if freed:
+            await in_thread(partial(self._erase, freed))
+            self._freed = [each for each in self._freed if each not in freed]
 
     async def _release_one(self, allocation_id: str) -> bool:
         try:

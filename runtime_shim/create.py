@@ -24,7 +24,7 @@ from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
 from runtime_shim.engine import engine_directory
-from runtime_shim.errors import CacheUnreachableError, RefusedError
+from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError
 from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.library import check_library
@@ -110,7 +110,7 @@ class Creator:
         """Return the verdict for one launcher; never raises but when cancelled."""
         creation = _Creation(launch)
         try:
-            verdict = await self._create(creation)
+            return await self._create(creation)
         except RefusedError as error:
             return creation.refused(error.reason, error.remedy)
         except CacheUnreachableError as error:
@@ -124,15 +124,6 @@ class Creator:
             return creation.refused(
                 f"the node agent failed ({type(error).__name__})", "see the log of vgpu-node-agent"
             )
-        logger.info(
-            "create answered",
-            extra={
-                "container_id": launch.container_id,
-                "verdict": verdict.kind,
-                "seconds": round(time.monotonic() - creation.began, 4),
-            },
-        )
-        return verdict
 
     async def _create(self, creation: _Creation) -> Verdict:
         plan = await in_thread(partial(self._read, creation))
@@ -152,7 +143,8 @@ class Creator:
             answer = self._answer(creation, plan, allocation)
             # From here on a failure leaves a claim that is observed, and ends as stopped.
             self._claims.started(answer, launch.launcher_pidfd)
-            await in_thread(partial(self._prepare, creation, plan, answer, cards))
+            # Not in a thread: that would wait for the interpreter longer than for these files.
+            self._prepare(creation, plan, answer, cards)
         return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
 
     def _read(self, creation: _Creation) -> _Plan | None:
@@ -260,7 +252,11 @@ class Creator:
         cache = self._config.cache
         seconds = cache.try_seconds if stored else cache.total_seconds
         try:
-            response = await self._cache.allocate(key, request, seconds)
+            try:
+                response = await self._cache.allocate(key, request, seconds)
+            except NoRoomError:
+                await self._claims.free_removed(key)
+                response = await self._cache.allocate(key, request, seconds)
         except CacheUnreachableError as error:
             if stored is None:
                 raise
@@ -366,7 +362,6 @@ class _Creation:
         self.bundle = Bundle(launch.bundle_fd)
         self.name: ContainerName = name_by_id(launch.container_id)
         self.unmanaged_verdict = LOW_LEVEL
-        self.began = time.monotonic()
 
     def refused(self, reason: str, remedy: str) -> Verdict:
         line = refusal_line(self.name, reason, remedy)

@@ -24,6 +24,10 @@ class RefusedError(RuntimeShimError):
         self.remedy = remedy
 
 
+class NoRoomError(RefusedError):
+    """No card has room for it now; a slice that is given back may change that."""
+
+
 class CacheUnreachableError(RuntimeShimError):
     """The scheduler cache gave no answer in time; a known container may use its stored answer."""
 

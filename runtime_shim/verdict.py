@@ -16,6 +16,7 @@ import re
 import socket
 import stat
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,7 @@ class VerdictServer:
         self._free.release()
 
     async def _serve_one(self, connection: socket.socket) -> None:
+        began = time.monotonic()
         descriptors: list[int] = []
         with connection:
             try:
@@ -192,6 +194,14 @@ class VerdictServer:
                 verdict = await self._ask(connection, launch)
                 if verdict is not None:
                     await _send(connection, encode_verdict(verdict))
+                    logger.info(
+                        "create answered",
+                        extra={
+                            "container_id": launch.container_id,
+                            "verdict": verdict.kind,
+                            "seconds": round(time.monotonic() - began, 4),
+                        },
+                    )
             except MalformedError as error:
                 logger.warning("launcher request refused", extra={"reason": str(error)})
                 verdict = refuse(f"vgpu: {error}; this container is not started")

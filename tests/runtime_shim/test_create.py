@@ -18,7 +18,7 @@ from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import Config, Driver, GpuRuntime, Paths, Policy
 from runtime_shim.create import Creator
-from runtime_shim.errors import CacheUnreachableError, RefusedError
+from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError
 from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, CardProcess, Inventory
 from runtime_shim.region import Regions
@@ -60,11 +60,13 @@ class Cache:
         self.taken: list[str] = []
         self.seconds: list[float] = []
         self.released: list[str] = []
+        self.on_allocate: Callable[[], None] = lambda: None
 
     async def allocate(
         self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
     ) -> pb.AllocateResponse:
         self.seconds.append(seconds)
+        self.on_allocate()
         if isinstance(self.give, Exception):
             raise self.give
         return pb.AllocateResponse(allocation=self.give, taken_allocation_ids=self.taken)
@@ -497,6 +499,28 @@ async def test_the_store_answers_for_no_released_claim(node: Node, bundle: Bundl
     assert "gave no answer" in (await create(node, bundle)).message
 
 
+async def test_a_removed_container_goes_before_a_stopped_one(
+    node: Node, bundle: Bundle, tmp_path: Path
+) -> None:
+    await create(node, bundle, "removed")
+    removed = node.store.all()[0]
+    node.cache.give = allocation(container_id="stopped")
+    await create(node, Bundle(tmp_path / "stopped", plain_spec(*REQUEST)), "stopped")
+    with Process() as init:
+        write_runc_state(node.folder / "runtime", "stopped", init.pid)
+        await node.claims.look()
+    await node.claims.look()
+    assert STOPPED in [each.state for each in node.claims.reports()]
+    shutil.rmtree(bundle.folder)
+    node.cache.give = allocation(container_id="new")
+    released_before: list[str] = []
+    node.cache.on_allocate = lambda: released_before.extend(node.cache.released)
+
+    await create(node, Bundle(tmp_path / "new", plain_spec(*REQUEST)), "new")
+
+    assert released_before == [removed.allocation_id]
+
+
 async def test_taken_claims_are_forgotten_before_the_verdict(
     node: Node, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -598,6 +622,38 @@ async def test_a_failure_after_the_answer_leaves_an_observed_claim(
     shutil.rmtree(bundle.folder)
     await node.claims.look()
     assert node.cache.released == [given(node).allocation_id]
+
+
+async def test_a_container_removed_a_moment_ago_makes_room(
+    node: Node, bundle: Bundle, tmp_path: Path
+) -> None:
+    await create(node, bundle, "old")
+    old = given(node).allocation_id
+    shutil.rmtree(bundle.folder)
+    node.cache.give = allocation(container_id="new")
+
+    def full() -> None:
+        if not node.cache.released:
+            raise NoRoomError("no card has 2Gi free")
+
+    node.cache.on_allocate = full
+
+    verdict = await create(node, Bundle(tmp_path / "new", plain_spec(*REQUEST)), "new")
+
+    assert verdict.kind == "low-level"
+    assert node.cache.released == [old]
+    await node.claims.look()
+    assert [each.container_id for each in node.store.all()] == ["new"]
+    assert not (node.regions.folder / old).exists()
+
+
+async def test_no_room_after_all_is_a_refusal(node: Node, bundle: Bundle) -> None:
+    node.cache.give = NoRoomError("no card has 2Gi free", "wait for a container to end")
+
+    verdict = await create(node, bundle)
+
+    assert "no card has 2Gi free; wait for a container to end" in verdict.message
+    assert len(node.cache.seconds) == 2
 
 
 async def test_a_bug_refuses(node: Node, bundle: Bundle) -> None:
