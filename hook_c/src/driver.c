@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver.h"
 
+#include "sys.h"
+#include "tenant.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 struct driver driver;
 uint32_t driver_found[DRIVER_LIBRARIES];
+uint32_t driver_unpatched;
 
 static const char *const sonames[DRIVER_LIBRARIES] = {
 	[DRIVER_CUDA] = "libcuda.so.1",
@@ -85,7 +90,7 @@ static uint32_t gnu_hash(const char *name)
 }
 
 /* A definition of the name: the default version if there are several. */
-static void *symbol_in(const struct image *image, const char *name)
+static const Elf64_Sym *find_symbol(const struct image *image, const char *name)
 {
 	/* Layout of DT_GNU_HASH: four words, the filter, the buckets, the chains. */
 	uint32_t bucket_count = image->hash[0];
@@ -95,7 +100,7 @@ static void *symbol_in(const struct image *image, const char *name)
 		image->hash + 4 + filter_words * (sizeof(Elf64_Addr) / sizeof(uint32_t));
 	const uint32_t *chains = buckets + bucket_count;
 	uint32_t hash = gnu_hash(name);
-	void *hidden = NULL;
+	const Elf64_Sym *hidden = NULL;
 
 	if (bucket_count == 0)
 		return NULL;
@@ -110,16 +115,28 @@ static void *symbol_in(const struct image *image, const char *name)
 
 		if ((chain | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
 		    strcmp(image->strings + symbol->st_name, name) == 0) {
-			void *address = (void *)(image->base + symbol->st_value);
-
 			if (image->versions == NULL || (image->versions[index] & 0x8000) == 0)
-				return address;
-			hidden = address;
+				return symbol;
+			hidden = symbol;
 		}
 		if (chain & 1)
 			return hidden;
 	}
 }
+
+static void *symbol_in(const struct image *image, const char *name)
+{
+	const Elf64_Sym *symbol = find_symbol(image, name);
+
+	return symbol == NULL ? NULL : (void *)(image->base + symbol->st_value);
+}
+
+/* Pages of a symbol table, while they may be written. */
+struct patch {
+	Elf64_Addr start;
+	Elf64_Addr end;
+	int was;
+};
 
 struct search {
 	enum driver_library library;
@@ -151,6 +168,95 @@ static void remember_hook(size_t row)
 	__atomic_store_n(&hook_places[place], value, __ATOMIC_RELAXED);
 }
 
+/* The loader's own table of the driver's symbols is made to name our hooks. So they are also found
+ * by an object that has bound libc's dlsym past us (RTLD_DEEPBIND), under any name and path of the
+ * driver, and by whatever the loader binds to the driver later.
+ *
+ * The table lies in a segment that the loader has mapped read-only, private to this process. It is
+ * left alone if it lies beside code: a page that was written is never made executable again.
+ * All under the loader's lock, which dl_iterate_phdr holds: nobody else changes the protection. */
+static bool open_table(const struct dl_phdr_info *info, const struct image *image,
+		       struct patch *patch)
+{
+	Elf64_Addr table = (Elf64_Addr)image->symbols;
+
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const Elf64_Phdr *header = &info->dlpi_phdr[i];
+		Elf64_Addr start = info->dlpi_addr + header->p_vaddr;
+		Elf64_Addr page = getauxval(AT_PAGESZ);
+
+		if (header->p_type != PT_LOAD || table < start || table >= start + header->p_memsz)
+			continue;
+		if (page == 0 || (header->p_flags & PF_X) != 0)
+			return false;
+		patch->was = (header->p_flags & PF_R ? PROT_READ : 0) |
+			     (header->p_flags & PF_W ? PROT_WRITE : 0);
+		/* The names come behind the symbols, and the end of the table is told nowhere. */
+		patch->start = table / page * page;
+		patch->end = start + header->p_memsz;
+		if ((Elf64_Addr)image->strings > table && (Elf64_Addr)image->strings < patch->end)
+			patch->end = (Elf64_Addr)image->strings;
+		patch->end = (patch->end + page - 1) / page * page;
+		return sys_protect(patch->start, patch->end, PROT_READ | PROT_WRITE) == 0;
+	}
+	return false;
+}
+
+static void close_table(const struct patch *patch)
+{
+	sys_protect(patch->start, patch->end, patch->was);
+}
+
+/* A symbol that leads to the hook already was read before, and the real address with it. */
+static bool is_patched(const struct image *image, const Elf64_Sym *symbol, const void *hook)
+{
+	return hook != NULL && symbol != NULL && image->base + symbol->st_value == (Elf64_Addr)hook;
+}
+
+static void resolve(const struct image *image, enum driver_library library)
+{
+	for (size_t row = 0; row < driver_names_count; row++) {
+		const struct driver_name *name = &driver_names[row];
+
+		if (name->library != library)
+			continue;
+
+		const Elf64_Sym *symbol = find_symbol(image, name->symbol);
+		void *real = symbol == NULL ? NULL : (void *)(image->base + symbol->st_value);
+
+		if (is_patched(image, symbol, name->hook))
+			continue;
+		__atomic_store_n(name->real, real, __ATOMIC_RELAXED);
+		if (real != NULL && name->hook != NULL)
+			remember_hook(row);
+	}
+}
+
+static void patch_table(const struct dl_phdr_info *info, const struct image *image,
+			enum driver_library library)
+{
+	struct patch patch;
+
+	if (!open_table(info, image, &patch)) {
+		__atomic_store_n(&driver_unpatched, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	for (size_t row = 0; row < driver_names_count; row++) {
+		const struct driver_name *name = &driver_names[row];
+
+		if (name->library != library || name->hook == NULL || *name->real == NULL)
+			continue;
+
+		Elf64_Sym *symbol = (Elf64_Sym *)find_symbol(image, name->symbol);
+		Elf64_Addr entry = (Elf64_Addr)symbol;
+
+		if (symbol != NULL && entry >= patch.start && entry + sizeof(*symbol) <= patch.end)
+			__atomic_store_n(&symbol->st_value, (Elf64_Addr)name->hook - image->base,
+					 __ATOMIC_RELEASE);
+	}
+	close_table(&patch);
+}
+
 static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
 {
 	struct search *search = data;
@@ -159,17 +265,9 @@ static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
 	(void)size;
 	if (!read_image(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
 		return 0;
-	for (size_t row = 0; row < driver_names_count; row++) {
-		const struct driver_name *name = &driver_names[row];
-
-		if (name->library != search->library)
-			continue;
-		void *real = symbol_in(&image, name->symbol);
-
-		__atomic_store_n(name->real, real, __ATOMIC_RELAXED);
-		if (real != NULL && name->hook != NULL)
-			remember_hook(row);
-	}
+	resolve(&image, search->library);
+	if (!tenant_is_inert())
+		patch_table(info, &image, search->library);
 	strncpy(search->path, image.path, sizeof(search->path) - 1);
 	search->found = true;
 	return 1;
@@ -196,6 +294,35 @@ bool driver_search(enum driver_library library)
 	pin(search.path);
 	__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
 	return true;
+}
+
+/* Objects that were ever loaded, when this was last looked at. */
+static uint64_t seen_adds;
+
+static int visit_first(struct dl_phdr_info *info, size_t size, void *data)
+{
+	uint64_t *adds = data;
+
+	(void)size;
+	*adds = info->dlpi_adds;
+	return 1;
+}
+
+void driver_notice(void)
+{
+	uint64_t adds = 0;
+	uint32_t found = 1;
+
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		found &= __atomic_load_n(&driver_found[library], __ATOMIC_RELAXED);
+	if (found != 0)
+		return;
+	dl_iterate_phdr(visit_first, &adds);
+	if (adds == __atomic_load_n(&seen_adds, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&seen_adds, adds, __ATOMIC_RELAXED);
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		driver_ready((enum driver_library)library);
 }
 
 const struct driver_name *driver_name_of(const char *symbol)

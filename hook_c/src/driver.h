@@ -4,7 +4,10 @@
  * They are found by reading the symbol tables of the loaded objects, never through dlsym: that one
  * is ours. Nothing here takes a lock of our own, because a thread inside dlopen (which holds the
  * loader's) may need an entry point while another one is looking for them. Two threads that look
- * at the same time write the same values. */
+ * at the same time write the same values.
+ *
+ * When a library has been found, the loader's table of its symbols is rewritten to name the hooks,
+ * unless this process is inert. */
 #ifndef VGPU_DRIVER_H
 #define VGPU_DRIVER_H
 
@@ -34,7 +37,15 @@ extern const size_t driver_names_count;
 extern struct driver driver; /* NULL: the loaded driver does not export it */
 extern uint32_t driver_found[DRIVER_LIBRARIES];
 
+/* 1: a loaded library's symbol table could not be changed. What the program finds through dlsym,
+ * dlvsym and cuGetProcAddress is a hook all the same. */
+extern uint32_t driver_unpatched;
+
 bool driver_search(enum driver_library library);
+
+/* At every dlsym: looks for the libraries if anything was loaded since it last looked, so that they
+ * are patched before the program finds them past us. */
+void driver_notice(void);
 
 /* Whether the library is loaded; then its entry points stand in `driver`. */
 static inline bool driver_ready(enum driver_library library)

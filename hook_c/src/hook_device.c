@@ -72,6 +72,9 @@ int init_begin(struct hook_call *call)
 	case TENANT_REFUSED:
 		return refuse_init(call->tenant);
 	case TENANT_ENFORCED:
+		if (__atomic_exchange_n(&driver_unpatched, 0, __ATOMIC_RELAXED) != 0)
+			log_warning("the driver's symbol table is as it was: past dlsym it is not "
+				    "limited");
 		break;
 	}
 	return CUDA_SUCCESS;

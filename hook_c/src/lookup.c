@@ -56,6 +56,7 @@ static const struct driver_name *hooked_name(const char *name)
 {
 	if (__atomic_load_n(&lookup_next_dlsym, __ATOMIC_ACQUIRE) == NULL)
 		find_next();
+	driver_notice();
 	if (name == NULL || !is_driver_name(name))
 		return NULL;
 

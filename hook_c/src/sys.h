@@ -117,6 +117,11 @@ static inline void sys_unmap(void *address, size_t size)
 	sys_call(SYS_munmap, (uintptr_t)address, size, 0, 0, 0, 0);
 }
 
+static inline int sys_protect(uintptr_t start, uintptr_t end, int protection)
+{
+	return (int)sys_call(SYS_mprotect, start, end - start, (uintptr_t)protection, 0, 0, 0);
+}
+
 static inline int sys_advise(void *address, size_t size, int advice)
 {
 	return (int)sys_call(SYS_madvise, (uintptr_t)address, size, (uintptr_t)advice, 0, 0, 0);
