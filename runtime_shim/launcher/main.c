@@ -23,6 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PATHS_BYTES (2 * PATH_MAX) /* of a directory and a path below it */
+
 /* The message of a failure of our own. */
 static char message_bytes[VGPU_LAUNCHER_PACKET_BYTES];
 static struct text message = TEXT(message_bytes);
@@ -201,14 +203,42 @@ static bool path_of(int directory, char path[PATH_MAX])
 	return true;
 }
 
+/* Makes *path, when given, absolute as the runtime will: from the working directory, which the
+ * agent does not share. False when that cannot be told. */
+static bool absolute(const char **path, char buffer[PATHS_BYTES])
+{
+	struct text text = {.bytes = buffer, .size = PATHS_BYTES};
+
+	if (*path == NULL || **path == '/')
+		return true;
+	/* Linux returns "(unreachable)/..." for a directory outside of the process's root. */
+	if (getcwd(buffer, PATH_MAX) == NULL || buffer[0] != '/')
+		return false;
+	text.used = strlen(buffer);
+	text_add(&text, "/");
+	text_add(&text, *path);
+	*path = buffer;
+	return !text.cut;
+}
+
+/* XDG_RUNTIME_DIR, in which runtimes may keep their state when there is no --root; NULL without. */
+static const char *runtime_dir(void)
+{
+	const char *path = getenv("XDG_RUNTIME_DIR");
+
+	return path != NULL && *path != '\0' ? path : NULL;
+}
+
 static int ask(const struct command_line *line, const struct conf *conf, char **argv,
 	       const struct bundle *bundle)
 {
+	static char root[PATHS_BYTES], runtime[PATHS_BYTES], pid_file[PATHS_BYTES];
 	char path[PATH_MAX];
 	struct request request = {
 		.command = line->command,
 		.id = line->id,
 		.root = line->root,
+		.runtime_dir = line->root == NULL ? runtime_dir() : NULL,
 		.bundle = path,
 		.pid_file = line->pid_file,
 	};
@@ -222,6 +252,10 @@ static int ask(const struct command_line *line, const struct conf *conf, char **
 		return low_level(line, conf, argv);
 	if (!path_of(bundle->directory, path))
 		return refuse(line, "the path of its bundle cannot be told", "mount /proc");
+	if (!absolute(&request.root, root) || !absolute(&request.runtime_dir, runtime) ||
+	    !absolute(&request.pid_file, pid_file))
+		return refuse(line, "the working directory of its runtime cannot be told",
+			      "give --root and --pid-file as absolute paths");
 	outcome = agent_ask(conf, &request, bundle->directory, marks_bind(bundle->marks), &reply);
 	if (outcome == AGENT_ANSWERED && reply.kind != REPLY_GARBAGE &&
 	    reply.kind != REPLY_OTHER_MAJOR)

@@ -9,9 +9,10 @@
  * Request: the bundle directory (O_PATH) travels as the one SCM_RIGHTS descriptor. Keys:
  *   command   create | run | restore
  *   id        the container id
- *   root      the value of --root, absent when not given
+ *   root      the value of --root made absolute, absent when not given
+ *   runtime_dir  XDG_RUNTIME_DIR where root is absent: runtimes may keep their state below it
  *   bundle    the absolute path of the bundle, for messages and claims
- *   pid_file  the value of --pid-file, absent when not given
+ *   pid_file  the value of --pid-file made absolute, absent when not given
  * Reply keys:
  *   verdict   low-level | gpu | refuse    (exec the low-level runtime, the GPU runtime, or nothing)
  *   message   for refuse: one line, ready for the engine

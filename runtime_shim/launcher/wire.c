@@ -17,6 +17,7 @@ struct launcher_header request_encode(const struct request *request, struct text
 	add_field(fields, "command", request->command);
 	add_field(fields, "id", request->id);
 	add_field(fields, "root", request->root);
+	add_field(fields, "runtime_dir", request->runtime_dir);
 	add_field(fields, "bundle", request->bundle);
 	add_field(fields, "pid_file", request->pid_file);
 	return (struct launcher_header){

@@ -14,7 +14,8 @@
 struct request {
 	const char *command;
 	const char *id;
-	const char *root; /* NULL when not given, as pid_file */
+	const char *root;        /* absolute; NULL when not given, as pid_file */
+	const char *runtime_dir; /* absolute; NULL when there is none, or a root */
 	const char *bundle;
 	const char *pid_file;
 };

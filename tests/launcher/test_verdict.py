@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -82,6 +83,60 @@ def test_the_request_says_what_the_command_line_says(launcher: Launcher) -> None
         "pid_file": "/p",
     }
     assert os.path.samestat(request.bundle, launcher.bundle.stat())
+
+
+@pytest.mark.parametrize("option", ["--root", "--root="])
+def test_relative_paths_are_sent_as_the_runtime_makes_them_absolute(
+    launcher: Launcher, scratch: Path, option: str
+) -> None:
+    launcher.write_spec(MANAGED)
+    root = ["--root", "./r"] if option == "--root" else ["--root=./r"]
+    words = [*root, "create", "-b", "bundle", "--pid-file", "p", "c1"]
+
+    with FakeAgent(launcher.socket, LOW_LEVEL) as agent:
+        launcher.run(*words, cwd=scratch, env={"XDG_RUNTIME_DIR": "/run/user/0"})
+
+    (request,) = agent.requests
+    assert request.fields["root"] == f"{scratch}/./r"
+    assert request.fields["pid_file"] == f"{scratch}/p"
+    assert request.fields["bundle"] == str(launcher.bundle)
+    assert "runtime_dir" not in request.fields
+    assert launcher.low_level.argv[1:] == words
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"), [("/run/user/0", "/run/user/0"), ("xdg", "{}/xdg"), ("", None), (None, None)]
+)
+def test_without_a_root_the_request_names_the_runtime_directory(
+    launcher: Launcher, scratch: Path, value: str | None, sent: str | None
+) -> None:
+    launcher.write_spec(MANAGED)
+    env = {} if value is None else {"XDG_RUNTIME_DIR": value}
+
+    with FakeAgent(launcher.socket, LOW_LEVEL) as agent:
+        launcher.run("create", "-b", str(launcher.bundle), "c1", cwd=scratch, env=env)
+
+    (request,) = agent.requests
+    assert "root" not in request.fields
+    assert request.fields.get("runtime_dir") == (sent and sent.format(scratch))
+
+
+def test_a_relative_root_of_a_removed_directory_is_refused(
+    launcher: Launcher, scratch: Path
+) -> None:
+    launcher.write_spec(MANAGED)
+    gone = scratch / "gone"
+    gone.mkdir()
+    command = f'cd "$1" && rmdir "$1" && exec {launcher.path} --root r create -b {launcher.bundle} c1'
+
+    with FakeAgent(launcher.socket, LOW_LEVEL) as agent:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command, "sh", str(gone)], capture_output=True, timeout=30
+        )
+
+    assert "working directory of its runtime cannot be told; give --root" in refusal(done)
+    assert agent.requests == []
+    assert not launcher.low_level.ran
 
 
 @pytest.mark.parametrize("mark", [*BOUND.values(), *FREE.values()], ids=[*BOUND, *FREE])

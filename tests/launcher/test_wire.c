@@ -41,6 +41,12 @@ static void test_request(void)
 
 	CHECK(fields.used == sizeof(want) && memcmp(fields.bytes, want, sizeof(want)) == 0);
 	CHECK(header.length == sizeof(want));
+	static const char rest[] = "root=/r\0runtime_dir=/x\0pid_file=/p";
+	struct text more = TEXT(buffer);
+
+	request_encode(&(struct request){.root = "/r", .runtime_dir = "/x", .pid_file = "/p"},
+		       &more);
+	CHECK(more.used == sizeof(rest) && memcmp(more.bytes, rest, sizeof(rest)) == 0);
 	CHECK(header.magic == VGPU_LAUNCHER_MAGIC && header.major == VGPU_LAUNCHER_MAJOR);
 }
 
