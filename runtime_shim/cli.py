@@ -64,6 +64,9 @@ def ps(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    if not rows:
+        click.echo("no container holds a slice")
+        return
     _print_table(
         ("CONTAINER", "CARD", "MEMORY", "USED", "CORES", "STATE"),
         [
@@ -94,6 +97,9 @@ def cards(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    if not rows:
+        click.echo("NVML lists no card")
+        return
     _print_table(
         ("CARD", "MODEL", "MEMORY", "FREE", "SLICES"),
         [
@@ -114,12 +120,12 @@ def cards(config: Config, as_json: bool) -> None:
 @_JSON_OPTION
 @click.pass_obj
 def explain(config: Config, subject: Sequence[str], as_json: bool) -> None:
-    r"""Say what a card holds, who owns an allocation, or whether a request would fit now.
+    """Say what a card holds, who owns an allocation, or whether a request would fit now.
 
     \b
     vgpuctl explain GPU-5f2a…
     vgpuctl explain VGPU_MEMORY=8Gi VGPU_CORES=50
-    """
+    """  # noqa: D301 - click wants the character itself
     # Imports gRPC, which the other commands do without: a tenth of a second.
     from runtime_shim.cache_client import explain as ask_cache
 

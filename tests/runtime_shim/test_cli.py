@@ -9,14 +9,17 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import grpc
 import pytest
 from click.testing import CliRunner, Result
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim.agent import main as agent_main
 from runtime_shim.answers import STOPPED, AnswerStore
 from runtime_shim.cli import main
 from runtime_shim.region import Regions
+from scheduler_cache.cli import main as cache_main
 from tests.fakes.scheduler_cache import ScriptedCache, serving
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD, allocation, answer, part
 from tests.runtime_shim.test_region import write_slot
@@ -100,7 +103,26 @@ def test_ps_of_a_node_without_agent_is_empty(node: Node) -> None:
 
     done = node.vgpuctl("ps")
 
-    assert (done.exit_code, len(done.output.splitlines())) == (0, 1)
+    assert (done.exit_code, done.output) == (0, "no container holds a slice\n")
+    assert json.loads(node.vgpuctl("ps", "--json").output) == []
+
+
+@pytest.mark.parametrize("program", [main, agent_main, cache_main])
+def test_every_help_text_reads_as_text(program: click.Group) -> None:
+    commands = [[], *([name] for name in program.commands)]
+
+    for words in commands:
+        done = CliRunner().invoke(program, [*words, "--help"])
+
+        assert done.exit_code == 0
+        assert "\\" not in done.output
+        assert "\b" not in done.output
+
+
+def test_examples_in_a_help_text_keep_their_lines(node: Node) -> None:
+    lines = node.vgpuctl("explain", "--help").output.splitlines()
+
+    assert "  vgpuctl explain VGPU_MEMORY=8Gi VGPU_CORES=50" in lines
 
 
 def test_cards_without_nvml_is_a_failure(node: Node) -> None:
