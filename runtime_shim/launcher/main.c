@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PATHS_BYTES (2 * PATH_MAX) /* of a directory and a path below it */
+#define PATHS_BYTES ((size_t)2 * PATH_MAX) /* of a directory and a path below it */
 
 /* The message of a failure of our own. */
 static char message_bytes[VGPU_LAUNCHER_PACKET_BYTES];

@@ -127,7 +127,8 @@ def test_a_relative_root_of_a_removed_directory_is_refused(
     launcher.write_spec(MANAGED)
     gone = scratch / "gone"
     gone.mkdir()
-    command = f'cd "$1" && rmdir "$1" && exec {launcher.path} --root r create -b {launcher.bundle} c1'
+    words = f"{launcher.path} --root r create -b {launcher.bundle} c1"
+    command = f'cd "$1" && rmdir "$1" && exec {words}'
 
     with FakeAgent(launcher.socket, LOW_LEVEL) as agent:
         done = subprocess.run(
