@@ -198,21 +198,50 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 	return true;
 }
 
-static uint32_t slots_high(const struct region *region)
+static void raise_word(uint32_t *word, uint32_t high)
 {
-	uint32_t high = __atomic_load_n(&region->usage->slots_high, __ATOMIC_SEQ_CST);
-
-	return high < VGPU_MAX_SLOTS ? high : VGPU_MAX_SLOTS;
-}
-
-static void raise_slots_high(struct region *region, uint32_t high)
-{
-	uint32_t *word = &region->usage->slots_high;
 	uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
 
 	while (seen < high && !__atomic_compare_exchange_n(word, &seen, high, true,
 							   __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		;
+}
+
+/* Called before the slot below `high` is written to, so that no honest owner is above the word. */
+static void raise_slots_high(struct region *region, uint32_t high)
+{
+	raise_word(&region->usage->slots_high, high);
+	raise_word(&region->seen_high, high);
+}
+
+/* Whether the slot right above the word had an owner, which raises the word before it writes. */
+static bool is_owned_above(const struct region *region, uint32_t high)
+{
+	const uint32_t *word = &region->usage->slots_high;
+
+	return high < VGPU_MAX_SLOTS &&
+	       __atomic_load_n(&region->usage->slot[high].gen, __ATOMIC_ACQUIRE) != 0 &&
+	       __atomic_load_n(word, __ATOMIC_SEQ_CST) <= high;
+}
+
+/* How many slots to look at. The word only ever grows: one that went down, or that leaves an owner
+ * out, was forged. Then all slots count, for this process from now on and, as the word says so
+ * again, for the others. */
+static uint32_t slots_high(struct region *region)
+{
+	/* In this order: another thread may see the word grow in between. */
+	uint32_t seen = __atomic_load_n(&region->seen_high, __ATOMIC_ACQUIRE);
+	uint32_t high = __atomic_load_n(&region->usage->slots_high, __ATOMIC_SEQ_CST);
+
+	if (high > VGPU_MAX_SLOTS)
+		return VGPU_MAX_SLOTS;
+	if (high < seen || is_owned_above(region, high)) {
+		raise_slots_high(region, VGPU_MAX_SLOTS);
+		return VGPU_MAX_SLOTS;
+	}
+	if (high > seen)
+		raise_word(&region->seen_high, high);
+	return high;
 }
 
 /* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock.
@@ -224,18 +253,18 @@ static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
 	    witness_lives(region, slot))
 		return NULL;
+	raise_slots_high(region, index + 1);
 	__atomic_store_n(&slot->state, VGPU_SLOT_CLAIMED, __ATOMIC_SEQ_CST);
 	slot->pid = region->pid;
 	slot->start_time = region->start_time;
 	slot->pidns = region->pidns;
 	slot->flags = 0;
-	region->gen = __atomic_add_fetch(&slot->gen, 1, __ATOMIC_RELAXED);
+	region->gen = __atomic_add_fetch(&slot->gen, 1, __ATOMIC_RELEASE);
 	memset(slot->dev, 0, sizeof(slot->dev));
 	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
 		__atomic_store_n(&slot->dev[card].used_bytes,
 				 __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST),
 				 __ATOMIC_SEQ_CST);
-	raise_slots_high(region, index + 1);
 	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_SEQ_CST);
 	return slot;
 }
@@ -307,7 +336,7 @@ static uint64_t add_saturating(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-uint64_t region_sum(const struct region *region, unsigned int card)
+uint64_t region_sum(struct region *region, unsigned int card)
 {
 	uint64_t sum = __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST);
 	uint32_t claimed = __atomic_load_n(&region->claimed, __ATOMIC_ACQUIRE);
@@ -326,7 +355,7 @@ uint64_t region_sum(const struct region *region, unsigned int card)
 	return sum;
 }
 
-uint32_t region_list(const struct region *region, unsigned int card, struct region_process *list,
+uint32_t region_list(struct region *region, unsigned int card, struct region_process *list,
 		     uint32_t room)
 {
 	uint32_t high = slots_high(region);

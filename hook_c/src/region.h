@@ -29,7 +29,8 @@ struct region {
 	uint32_t slot;
 	uint32_t gen;
 	uint32_t pid;
-	uint32_t busy; /* 1 while a thread changes the ownership of a slot; only ever tried */
+	uint32_t seen_high; /* the most that slots_high has ever said to this process */
+	uint32_t busy;      /* 1 while a thread changes the ownership of a slot; only ever tried */
 	uint64_t start_time;
 	uint64_t pidns;
 	uint64_t tended_ns;
@@ -48,7 +49,7 @@ void region_sub(struct region *region, unsigned int card, uint64_t bytes);
 
 /* What the container holds: this process by its own count, the others by their slots.
  * Saturates: no garbage in the file makes it wrap to a small number. Any thread. */
-uint64_t region_sum(const struct region *region, unsigned int card);
+uint64_t region_sum(struct region *region, unsigned int card);
 
 /* A process of this container as it is known in this PID namespace, and what it holds of a card. */
 struct region_process {
@@ -57,7 +58,7 @@ struct region_process {
 };
 
 /* Fills at most `room` places and returns how many there are. */
-uint32_t region_list(const struct region *region, unsigned int card, struct region_process *list,
+uint32_t region_list(struct region *region, unsigned int card, struct region_process *list,
 		     uint32_t room);
 
 /* Display only. */

@@ -212,6 +212,34 @@ static void test_garbage_never_makes_the_sum_small(void)
 	CHECK(region_sum(&region, 0) == 0);
 }
 
+static void test_a_word_that_goes_down_hides_nobody(void)
+{
+	struct region region;
+	pid_t one = start_holder();
+
+	CHECK(join(&region));
+	CHECK(region.slot == 1);
+	files.usage->slots_high = 0;
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	CHECK(files.usage->slots_high == VGPU_MAX_SLOTS);
+	files.usage->slots_high = 1;
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(one);
+}
+
+static void test_a_word_that_was_never_seen_higher_hides_nobody(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	CHECK(region.slot == 0);
+	pid_t one = start_holder();
+
+	files.usage->slots_high = 1;
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(one);
+}
+
 static void test_an_owner_whose_slot_was_overwritten_takes_another(void)
 {
 	struct region region;
@@ -311,6 +339,8 @@ int main(void)
 	RUN_ON_FILES(test_a_child_does_not_keep_the_slot_of_its_killed_parent);
 	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
 	RUN_ON_FILES(test_garbage_never_makes_the_sum_small);
+	RUN_ON_FILES(test_a_word_that_goes_down_hides_nobody);
+	RUN_ON_FILES(test_a_word_that_was_never_seen_higher_hides_nobody);
 	RUN_ON_FILES(test_an_owner_whose_slot_was_overwritten_takes_another);
 	RUN_ON_FILES(test_a_slot_of_the_dead_is_taken_again);
 	RUN_ON_FILES(test_the_1025th_process_is_refused);
