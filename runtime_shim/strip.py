@@ -105,8 +105,10 @@ def allows_all_devices(spec: Spec) -> bool:
     """Tell whether the cgroup rules end up allowing every character device."""
     allowed = False
     for rule in device_rules(spec):
-        if _is_wildcard(rule) and _access(rule) >= {"r", "w"}:
-            allowed = bool(rule.get("allow"))
+        if rule.get("allow"):
+            allowed = allowed or _opens_everything(rule)
+        elif _denies_all(rule):
+            allowed = False
     return allowed
 
 
@@ -260,26 +262,44 @@ def _is_foreign_node(
 def _opens_gpu(rule: Item, majors: Collection[int], keep: Collection[tuple[int, int]]) -> bool:
     """Tell whether a rule lets a GPU be read or written.
 
-    Rules that only allow mknod stay, `c *:* m` of Docker and containerd among them: a node that may
-    be made but not opened gives nothing.
+    Rules for character devices that only allow mknod stay, `c *:* m` of Docker and containerd among
+    them: a node that may be made but not opened gives nothing.
     """
-    if not rule.get("allow") or rule.get("type") == "b" or not _access(rule) & {"r", "w"}:
+    if not rule.get("allow") or rule.get("type") == "b":
         return False
+    if _opens_everything(rule):
+        return True
     major = rule.get("major")
-    return _is_any(major) or (major in majors and (major, rule.get("minor")) not in keep)
+    granted = (major, rule.get("minor")) in keep
+    return not _only_makes_nodes(rule) and (_is_any(major) or (major in majors and not granted))
+
+
+def _opens_everything(rule: Item) -> bool:
+    """Tell whether an allowing rule opens every character device.
+
+    runc takes type `a`, which is also the default, for "all devices, all access", whatever numbers
+    and access stand beside it. Source: runc, libcontainer/cgroups/devices, Emulator.Apply.
+    """
+    kind = rule.get("type")
+    return kind != "b" and (kind != "c" or (_is_wildcard(rule) and not _only_makes_nodes(rule)))
 
 
 def _denies_all(rule: Item) -> bool:
-    return not rule.get("allow") and _is_wildcard(rule) and _access(rule) >= {"r", "w", "m"}
+    every_kind = rule.get("type") in (None, "", "a", "c")
+    every_access = _access(rule) >= {"r", "w", "m"}
+    return not rule.get("allow") and every_kind and every_access and _is_wildcard(rule)
 
 
 def _is_wildcard(rule: Mapping[str, Any]) -> bool:
-    kind = rule.get("type") or "a"
-    return kind in ("a", "c") and _is_any(rule.get("major")) and _is_any(rule.get("minor"))
+    return _is_any(rule.get("major")) and _is_any(rule.get("minor"))
 
 
 def _is_any(number: object) -> bool:
     return number is None or not isinstance(number, int) or number < 0
+
+
+def _only_makes_nodes(rule: Item) -> bool:
+    return _access(rule) == {"m"}
 
 
 def _access(rule: Mapping[str, Any]) -> set[str]:

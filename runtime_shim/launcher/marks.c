@@ -24,14 +24,24 @@ static const struct mark marks[] = {
 	{"/dev/nvidia", MARK_DEVICE},
 };
 
-/* Keys and values outside strings. A device rule without a major number is for every device: Go's
- * writers leave out what is not set; sorted keys end with "allow" then. */
+/* Keys and values outside strings. Type "a", which is also the type of a rule without one, opens
+ * every device whatever its numbers; type "c" does so without a major number. Go's writers leave
+ * out what is not set, and write keys in the order of its types ("allow" first, "access" last) or
+ * sorted ("access", "allow", …, "type"). */
 static const struct mark structures[] = {
 	{"\"major\":195", MARK_DEVICE},
-	{"\"major\":-1", MARK_ALLOW_ALL},
+	{"\"major\":-", MARK_ALLOW_ALL},
+	{"\"type\":\"a\"", MARK_ALLOW_ALL},
+	{"\"type\":\"\"", MARK_ALLOW_ALL},
 	{"\"allow\":true,\"access\"", MARK_ALLOW_ALL},
-	{"\"allow\":true,\"type\":\"a\"", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"major\"", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"minor\"", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\",\"minor\"", MARK_ALLOW_ALL},
 	{"\"allow\":true,\"type\":\"c\",\"access\":\"r", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\",\"access\":\"w", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\",\"access\":\"mr", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\",\"access\":\"mw", MARK_ALLOW_ALL},
+	{"\"allow\":true,\"type\":\"c\"}", MARK_ALLOW_ALL},
 	{"\"allow\":true}", MARK_ALLOW_ALL},
 };
 
@@ -106,8 +116,9 @@ static const uint8_t first[UINT8_MAX + 1] = {
 };
 
 static const uint8_t second[UINT8_MAX + 1] = {
-	['V'] = QUOTE | UPPER_N, ['v'] = LOWER_N, ['d'] = LOWER_C | SLASH, ['m'] = QUOTE,
-	['M'] = QUOTE,           ['a'] = QUOTE,   ['A'] = QUOTE,
+	['V'] = QUOTE | UPPER_N, ['v'] = LOWER_N, ['d'] = LOWER_C | SLASH,
+	['m'] = QUOTE,           ['M'] = QUOTE,   ['a'] = QUOTE,
+	['A'] = QUOTE,           ['t'] = QUOTE,   ['T'] = QUOTE,
 };
 
 static unsigned mark_at(const char *at, const char *end)

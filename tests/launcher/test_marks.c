@@ -75,6 +75,31 @@ static void test_rules_for_every_device(void)
 	CHECK(!marks_bind(MARK_ALLOW_ALL));
 }
 
+/* Type "a", given or by default, whatever numbers and access, in both orders that Go writes. */
+static void test_rules_of_type_a(void)
+{
+	CHECK(find("[{\"allow\":true,\"type\":\"a\",\"major\":1,\"minor\":3,\"access\":\"m\"}"
+		   "]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"access\":\"m\",\"allow\":true,\"major\":1,\"minor\":3,\"type\":\"a\"}"
+		   "]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"access\":\"m\",\"allow\":true,\"type\":\"a\"}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"Type\": \"a\", \"Allow\": true}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"allow\":true,\"type\":\"\",\"major\":1}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"allow\":true,\"major\":1,\"minor\":3,\"access\":\"m\"}]") ==
+	      MARK_ALLOW_ALL);
+	CHECK(find("[{\"access\":\"m\",\"allow\":true,\"minor\":3}]") == MARK_ALLOW_ALL);
+}
+
+static void test_rules_without_a_major_number(void)
+{
+	CHECK(find("[{\"allow\":true,\"type\":\"c\",\"minor\":1,\"access\":\"rwm\"}]") ==
+	      MARK_ALLOW_ALL);
+	CHECK(find("[{\"allow\":true,\"type\":\"c\",\"access\":\"w\"}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"allow\":true,\"type\":\"c\",\"access\":\"mrw\"}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"access\":\"rwm\",\"allow\":true,\"type\":\"c\"}]") == MARK_ALLOW_ALL);
+	CHECK(find("[{\"allow\":true,\"type\":\"c\",\"major\":-2}]") == MARK_ALLOW_ALL);
+}
+
 /* As runc, Docker, containerd and podman write them for an ordinary container. */
 static void test_rules_of_ordinary_containers(void)
 {
@@ -138,6 +163,8 @@ int main(void)
 	test_devices();
 	test_variables_only();
 	test_rules_for_every_device();
+	test_rules_of_type_a();
+	test_rules_without_a_major_number();
 	test_rules_of_ordinary_containers();
 	test_blanks_and_case_of_keys();
 	test_escapes_that_hide();

@@ -220,6 +220,15 @@ def test_a_granted_node_and_its_rule_are_kept() -> None:
         rule("w", type="c", major=195),
         rule(type="c", major=195, minor=3),
         rule(type="u", major=UVM, minor=0),
+        rule("m", type="a"),
+        rule("m"),
+        rule("m", type=""),
+        rule("m", type="x", major=1, minor=3),
+        rule("m", type="a", major=1, minor=3),
+        rule(type="a", major=1, minor=3),
+        rule(major=1, minor=3),
+        rule("M", type="c"),
+        rule(type="a", major=195, minor=0),
         {"allow": True, "type": "c", "major": 195, "minor": 0},
         {"allow": True, "type": "c", "major": 195, "minor": 0, "access": ""},
     ],
@@ -245,6 +254,15 @@ def test_another_device_rule_stays(entry: dict[str, Any]) -> None:
     spec = plain_spec(rules=[entry])
 
     assert strip_gpu(spec, library=None, majors={195, UVM}) == (spec, [])
+
+
+def test_a_rule_for_all_devices_is_no_granted_one_whatever_its_numbers() -> None:
+    spec = plain_spec(rules=[rule(type="a", major=195, minor=0)])
+
+    stripped, removed = strip_gpu(spec, library=None, keep={(195, 0)})
+
+    assert device_rules(stripped) == device_rules(plain_spec())
+    assert removed == ["device rule 'a 195:0 rwm' opens GPUs"]
 
 
 def test_without_any_rule_everything_is_denied_since_crun_would_set_no_filter() -> None:
@@ -278,7 +296,14 @@ def test_cdi_annotations_go_and_others_stay() -> None:
         ([rule()], True),
         ([rule(type="c", major=-1)], True),
         ([rule("m", type="c")], False),
+        ([rule("m", type="a")], True),
+        ([rule("m")], True),
+        ([rule(type="a", major=1, minor=3)], True),
+        ([rule("r", type="a", major=1, minor=3)], True),
+        ([rule("w", type="c")], True),
         ([rule(), rule(allow=False)], False),
+        ([rule(), rule(allow=False, type="a", major=1, minor=3)], True),
+        ([rule(), rule("m", allow=False)], True),
         ([rule(type="b")], False),
     ],
 )

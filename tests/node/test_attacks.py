@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways round a slice that were found by trying, each with what becomes of it under real runc."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.conftest import MakeBundle, slice_env
+from tests.testbed.oci import OciRuntime, RuntimeFailedError
+
+# The second card's number: no slice of these tests is on it.
+FOREIGN_CARD = os.makedev(195, 1)
+
+
+def opened(runtime: OciRuntime, container_id: str) -> str:
+    """Return what opening a node of a foreign card says inside; no such card exists here."""
+    rootfs = Path(runtime.state(container_id)["bundle"]) / "rootfs"
+    os.mknod(rootfs / "tmp/card", 0o666 | 0o020000, FOREIGN_CARD)
+    script = "dd if=/tmp/card of=/dev/null count=1 2>&1; true"
+    return runtime.exec(container_id, "sh", "-c", script)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["slice", "void"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"type": "a", "access": "m"},
+        {"type": "a", "major": 1, "minor": 3, "access": "rwm"},
+        {"type": "a", "major": 1, "minor": 3, "access": "m"},
+        {"major": 1, "minor": 3, "access": "m"},
+    ],
+    ids=lambda rule: ",".join(f"{key}={value}" for key, value in rule.items()),
+)
+def test_a_device_rule_of_type_a_opens_no_card(
+    runtime: OciRuntime, make_bundle: MakeBundle, rule: dict[str, Any], asks: bool
+) -> None:
+    """`docker run --device-cgroup-rule 'a 1:3 m'`: runc takes it for all access to all devices."""
+    bundle = make_bundle("a", slice_env("2Gi") if asks else {})
+    bundle.spec["linux"]["resources"]["devices"].append({"allow": True, **rule})
+    bundle.write()
+
+    runtime.start_detached(bundle, "a")
+
+    assert "Operation not permitted" in opened(runtime, "a")
