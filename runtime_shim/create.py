@@ -47,7 +47,7 @@ from runtime_shim.spec import (
     within,
 )
 from runtime_shim.strip import strip_gpu
-from runtime_shim.threads import in_thread
+from runtime_shim.threads import Lane
 from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,6 @@ class _Plan:
     request: pb.AllocationRequest
     library: Path | None
     """The vgpu library on the host; None for a container that asks for whole cards."""
-    rootfs: RootfsFacts
     capabilities: Sequence[str]
     engine_directory: str
 
@@ -105,6 +104,7 @@ class Creator:
         self._calibration = calibration
         self._host = host
         self._boot_id = boot_id()
+        self._inspections = Lane()
 
     async def create(self, launch: Launch) -> Verdict:
         """Return the verdict for one launcher; never raises but when cancelled."""
@@ -126,9 +126,14 @@ class Creator:
             )
 
     async def _create(self, creation: _Creation) -> Verdict:
-        plan = await in_thread(partial(self._read, creation))
+        # Short and on local file systems: a thread would wait longer for the interpreter. Only the
+        # root may lie on a file system that hangs.
+        plan = self._read(creation)
         if plan is None:
             return creation.unmanaged_verdict
+        rootfs = await self._inspections.run(
+            partial(self._inspect, creation, plan.spec, plan.library is not None)
+        )
         launch = creation.launch
         key = (launch.root, launch.container_id)
         async with self._claims.creating(key):
@@ -143,8 +148,7 @@ class Creator:
             answer = self._answer(creation, plan, allocation)
             # From here on a failure leaves a claim that is observed, and ends as stopped.
             self._claims.started(answer, launch.launcher_pidfd)
-            # Not in a thread: that would wait for the interpreter longer than for these files.
-            self._prepare(creation, plan, answer, cards)
+            self._prepare(creation, plan, rootfs, answer, cards)
         return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
 
     def _read(self, creation: _Creation) -> _Plan | None:
@@ -163,7 +167,12 @@ class Creator:
         if request is None:
             creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
             return None
-        check_managed(facts)
+        check_managed(facts, sys_admin=self._config.policy.sys_admin)
+        if facts.sys_admin:
+            logger.warning(
+                "weak isolation: CAP_SYS_ADMIN can unmount what limits the container",
+                extra={"container_id": launch.container_id},
+            )
         capabilities = driver_capabilities(
             env.get("NVIDIA_DRIVER_CAPABILITIES"), self._config.policy.driver_capabilities
         )
@@ -175,7 +184,6 @@ class Creator:
             spec=stripped,
             request=request,
             library=library,
-            rootfs=self._inspect(creation, stripped, library is not None),
             capabilities=capabilities,
             engine_directory=engine_directory(spec, launch.container_id, launch.bundle),
         )
@@ -311,7 +319,12 @@ class Creator:
         )
 
     def _prepare(
-        self, creation: _Creation, plan: _Plan, answer: Answer, cards: Sequence[CardFacts]
+        self,
+        creation: _Creation,
+        plan: _Plan,
+        rootfs: RootfsFacts,
+        answer: Answer,
+        cards: Sequence[CardFacts],
     ) -> None:
         """Store the answer, make the container's files and write its bundle."""
         self._store.put(answer)
@@ -325,9 +338,9 @@ class Creator:
             )
         ]
         if not self._config.gpu_runtime.enabled:
-            edits.append(self._host.edits(cards, plan.rootfs, plan.capabilities))
+            edits.append(self._host.edits(cards, rootfs, plan.capabilities))
         if plan.library is not None:
-            edits.append(self._limited(plan.library, plan.rootfs, allocation))
+            edits.append(self._limited(plan.library, rootfs, allocation))
         creation.bundle.write(apply_edits(plan.spec, merge_edits(*edits)))
 
     def _limited(
