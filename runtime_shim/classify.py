@@ -19,6 +19,7 @@ from runtime_shim.spec import (
     mounts,
     section,
     source,
+    texts,
 )
 from runtime_shim.strip import UUID_VARIABLE, allows_all_devices
 
@@ -110,8 +111,15 @@ def _has_kubelet_mount(spec: Spec) -> bool:
 
 
 def _has_sys_admin(spec: Spec) -> bool:
+    """Tell whether any set holds it: what is bounding alone comes by a program with file caps.
+
+    crun takes names in any case, and numbers (21) too.
+    """
     capabilities = section(section(spec, "process"), "capabilities")
-    return "CAP_SYS_ADMIN" in (capabilities.get("bounding") or ())
+    names = {name for kind in capabilities for name in texts(capabilities, kind)}
+    if "CAP_SYS_ADMIN" in names:
+        return True
+    return any("SYS_ADMIN" in name.upper() or name[:1].isdigit() for name in names)
 
 
 def _is_in_host_pid_namespace(spec: Spec) -> bool:

@@ -92,12 +92,16 @@ class Policy:
     preload_env: str = "refuse"
     """An image whose /etc cannot take the mount of ld.so.preload: `refuse`, or `allow` LD_PRELOAD
     instead, which `docker exec` does not pass on."""
+    sys_admin: str = "refuse"
+    """A container with a slice and CAP_SYS_ADMIN, which can unmount what limits it: `refuse`, or
+    `allow` it, which is logged as weak isolation each time."""
     slots_per_card: int = 10
     """Most slices on one card; each costs a context of some hundred MiB on a real one."""
 
     def __post_init__(self) -> None:
         _one_of("policy.unmanaged", self.unmanaged, ("void", "allow"))
         _one_of("policy.preload_env", self.preload_env, ("refuse", "allow"))
+        _one_of("policy.sys_admin", self.sys_admin, ("refuse", "allow"))
         unknown = set(self.driver_capabilities) - DRIVER_CAPABILITIES
         if unknown or not self.driver_capabilities:
             known = ", ".join(sorted(DRIVER_CAPABILITIES))

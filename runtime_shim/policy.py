@@ -59,12 +59,21 @@ def treat_unmanaged(
     return Decision(treatment=Treatment.VOID, reason="it asks for no slice")
 
 
-def check_managed(facts: Classification) -> None:
-    """Raise RefusedError for a container that asks for a slice and could leave it at will."""
+def check_managed(facts: Classification, *, sys_admin: str = "refuse") -> None:
+    """Raise RefusedError for a container that asks for a slice and could leave it at will.
+
+    `sys_admin`: `refuse` or `allow` CAP_SYS_ADMIN by itself.
+    """
     if facts.privileged:
         raise RefusedError(
             "it is privileged, so that no slice could hold it",
             "start it without --privileged (privileged: true), or without a vgpu request",
+        )
+    if facts.sys_admin and sys_admin != "allow":
+        raise RefusedError(
+            "it holds CAP_SYS_ADMIN, with which it can unmount what limits it",
+            "start it without --cap-add SYS_ADMIN, or set policy.sys_admin = allow on the node for"
+            " weaker isolation",
         )
     if facts.host_pid:
         raise RefusedError(

@@ -148,14 +148,19 @@ def items(parent: Mapping[str, Any], name: str) -> list[Item]:
     return value
 
 
-def env_entries(spec: Spec) -> list[str]:
-    """Return `process.env` as it is written. Raises SpecError."""
-    value = section(spec, "process").get("env")
+def texts(parent: Mapping[str, Any], name: str) -> list[str]:
+    """Return the list of strings `parent[name]`; absent and null are empty. Raises SpecError."""
+    value = parent.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise SpecError("process.env is not a list of strings")
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise SpecError(f"{name} is not a list of strings")
     return value
+
+
+def env_entries(spec: Spec) -> list[str]:
+    """Return `process.env` as it is written. Raises SpecError."""
+    return texts(section(spec, "process"), "env")
 
 
 def mounts(spec: Spec) -> list[Item]:
@@ -186,8 +191,10 @@ def source(mount: Mapping[str, Any]) -> str:
 
 def is_bind(mount: Mapping[str, Any]) -> bool:
     """Tell whether a mount shows a part of the host's file system."""
-    options = mount.get("options") or ()
-    return mount.get("type") == "bind" or "bind" in options or "rbind" in options
+    if mount.get("type") == "bind":
+        return True
+    options = texts(mount, "options")
+    return "bind" in options or "rbind" in options
 
 
 def normal_path(path: str) -> str:

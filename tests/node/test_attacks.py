@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.gpu import SimulatedGpu
 from tests.node.conftest import MakeBundle, slice_env
-from tests.testbed.oci import OciRuntime, RuntimeFailedError
+from tests.testbed.node import Node
+from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 
 # The second card's number: no slice of these tests is on it.
 FOREIGN_CARD = os.makedev(195, 1)
@@ -44,3 +46,33 @@ def test_a_device_rule_of_type_a_opens_no_card(
     runtime.start_detached(bundle, "a")
 
     assert "Operation not permitted" in opened(runtime, "a")
+
+
+@pytest.mark.parametrize("kind", ["bounding", "ambient"])
+def test_sys_admin_with_a_slice_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, kind: str
+) -> None:
+    """`docker run --cap-add SYS_ADMIN`, then `umount /etc/ld.so.preload`."""
+    bundle = make_bundle("a", slice_env("2Gi"))
+    capabilities = bundle.spec["process"]["capabilities"]
+    capabilities[kind] = [*capabilities.get(kind, ()), "CAP_SYS_ADMIN"]
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="CAP_SYS_ADMIN.*without --cap-add SYS_ADMIN"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_a_node_that_allows_sys_admin_says_so_each_time(
+    scratch: Path, gpu: SimulatedGpu, template: Path
+) -> None:
+    with Node(scratch / "n", gpu, agent_lines=["[policy]", 'sys_admin = "allow"']) as node:
+        runtime = node.runtime()
+        env = slice_env("2Gi")
+        bundle = Bundle.create(scratch / "b", template, ("sleep", "600"), env)
+        bundle.spec["process"]["capabilities"]["bounding"] = ["CAP_SYS_ADMIN"]
+        bundle.write()
+        try:
+            runtime.start_detached(bundle, "a")
+        finally:
+            runtime.delete("a")
+        assert "weak isolation: CAP_SYS_ADMIN" in node.log("agent")

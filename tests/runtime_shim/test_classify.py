@@ -9,7 +9,7 @@ import pytest
 
 from runtime_shim.classify import Mode, classify
 from runtime_shim.messages import ContainerName
-from runtime_shim.spec import Spec
+from runtime_shim.spec import Spec, SpecError
 from tests.runtime_shim.specs import GOLDEN, bind, load, plain_spec
 
 ID = "c66bb71f70cc6c7fc90b28d8b41fafea836610eed8955087a36ddb90ccf0b5e1"
@@ -118,6 +118,24 @@ def test_privileged_is_all_devices_and_the_right_to_mount(
     spec["linux"]["resources"]["devices"] = rules
 
     assert classify(spec).privileged is is_privileged
+
+
+@pytest.mark.parametrize("kind", ["bounding", "effective", "permitted", "inheritable", "ambient"])
+@pytest.mark.parametrize("name", ["CAP_SYS_ADMIN", "cap_sys_admin", "SYS_ADMIN", "21"])
+def test_the_right_to_unmount_counts_in_every_set(kind: str, name: str) -> None:
+    spec = plain_spec()
+    spec["process"]["capabilities"] = {"bounding": ["CAP_CHOWN"], kind: ["CAP_CHOWN", name]}
+
+    assert classify(spec).sys_admin
+
+
+@pytest.mark.parametrize("bounding", [7, "CAP_SYS_ADMIN", [7], {"CAP_SYS_ADMIN": 1}])
+def test_capabilities_that_are_none_are_refused(bounding: object) -> None:
+    spec = plain_spec()
+    spec["process"]["capabilities"] = {"bounding": bounding}
+
+    with pytest.raises(SpecError, match="bounding is not a list of strings"):
+        classify(spec)
 
 
 def test_the_hosts_pid_namespace_and_dev_are_noticed() -> None:

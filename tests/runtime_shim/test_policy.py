@@ -68,6 +68,10 @@ def test_other_rules_leave_a_container_as_it_is(
     ("facts", "message"),
     [
         (replace(FACTS, privileged=True), "it is privileged.*without --privileged"),
+        (
+            replace(FACTS, sys_admin=True),
+            "holds CAP_SYS_ADMIN.*without --cap-add SYS_ADMIN, or set policy.sys_admin",
+        ),
         (replace(FACTS, host_pid=True), "host's PID namespace.*without --pid=host"),
         (replace(FACTS, host_dev=True), "mounts the host's /dev.*only the devices"),
     ],
@@ -77,6 +81,14 @@ def test_a_slice_for_a_container_that_could_leave_it_is_refused(
 ) -> None:
     with pytest.raises(RefusedError, match=message):
         check_managed(facts)
+
+
+def test_a_node_may_allow_sys_admin_but_nothing_beyond() -> None:
+    facts = replace(FACTS, sys_admin=True)
+
+    check_managed(facts, sys_admin="allow")
+    with pytest.raises(RefusedError, match="it is privileged"):
+        check_managed(replace(facts, privileged=True), sys_admin="allow")
 
 
 def test_a_plain_container_may_have_a_slice() -> None:

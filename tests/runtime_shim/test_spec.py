@@ -195,8 +195,8 @@ def test_annotations_that_are_no_text_are_left_out() -> None:
     ("spec", "message"),
     [
         ({"process": []}, "process is not an object"),
-        ({"process": {"env": "A=1"}}, r"process\.env is not a list"),
-        ({"process": {"env": [1]}}, r"process\.env is not a list of strings"),
+        ({"process": {"env": "A=1"}}, "env is not a list"),
+        ({"process": {"env": [1]}}, "env is not a list of strings"),
         ({"mounts": {}}, "mounts is not a list"),
         ({"mounts": ["/a"]}, "mounts is not a list of objects"),
         ({"mounts": [{"destination": 1}]}, "destination is not a string"),
