@@ -456,13 +456,21 @@ HOOKED = {
         "nvml_processes_end(&call, status, {device}, {count}, {list}, {number})",
     ),
     "nvml.no_processes": Kind(end="nvml_no_processes_end(status, {count})"),
+    "nvml.details": Kind(
+        "nvml_details_begin(&call, {details})",
+        "nvml_details_end(&call, status, {device}, {details})",
+    ),
+    "nvml.samples": Kind(end="nvml_samples_end(status, {device}, {samples}, {count})"),
+    "nvml.all_samples": Kind(end="nvml_all_samples_end(status, {device}, {samples})"),
+    "nvml.rates": Kind(end="nvml_utilisation_end(status, {device}, {rates})"),
+    "nvml.set": Kind("nvml_set_begin()"),
     "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
 }
 CALLED = "call"
 """Not hooked, but called by the hooks."""
 NOTES = frozenset(
     "pass host import implicit transfer sync.later capture pool.other graph.other "
-    "report.other checkpoint private nvml.set nvml.utilisation nvml.processes.other "
+    "report.other checkpoint private nvml.host nvml.utilisation nvml.processes.other "
     "nvml.memory.other".split()
 )
 """Left to the driver; what each means stands at the top of api.tsv."""
@@ -514,7 +522,8 @@ def stub(symbol: Symbol, api: Api) -> str:
     header = declaration(symbol.name, symbol.arguments, names)
     body = [f"\tHOOK_ENTER({symbol.name}, {library}, {missing});"]
     if kind.begin:
-        body.append("\tstruct hook_call call;")
+        if "&call" in kind.begin:
+            body.append("\tstruct hook_call call;")
         body.append(f"\tint status = {kind.begin.format(**words)};\n")
         body.append(f"\tif (status != 0)\n\t\treturn status;\n\tstatus = {call};")
     else:

@@ -18,6 +18,8 @@ enum {
 	CUDA_ERROR_SYSTEM_NOT_READY = 802,
 
 	NVML_SUCCESS = 0,
+	NVML_ERROR_NO_PERMISSION = 4,
+	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 };
@@ -188,6 +190,57 @@ struct nvml_process {
 	uint32_t compute_instance;
 };
 
+/* nvmlProcessDetail_v1_t and nvmlProcessDetailList_v1_t */
+struct nvml_detail {
+	uint32_t pid;
+	uint64_t used_bytes;
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint64_t protected_bytes;
+};
+
+#define NVML_DETAILS_COMPUTE 0
+
+struct nvml_details {
+	uint32_t version;
+	uint32_t mode;
+	uint32_t count;
+	struct nvml_detail *list;
+};
+
+/* nvmlProcessUtilizationSample_t */
+struct nvml_sample {
+	uint32_t pid;
+	uint64_t time_us;
+	uint32_t gpu_percent;
+	uint32_t other_percent[3];
+};
+
+/* nvmlProcessUtilizationInfo_v1_t and nvmlProcessesUtilizationInfo_v1_t */
+struct nvml_sample_info {
+	uint64_t time_us;
+	uint32_t pid;
+	uint32_t percent[6];
+};
+
+struct nvml_samples {
+	uint32_t version;
+	uint32_t count;
+	uint64_t since_us;
+	struct nvml_sample_info *list;
+};
+
+/* nvmlUtilization_t */
+struct nvml_rates {
+	uint32_t gpu_percent;
+	uint32_t memory_percent;
+};
+
+_Static_assert(sizeof(struct nvml_detail) == 32, "NVML ABI");
+_Static_assert(sizeof(struct nvml_details) == 24, "NVML ABI");
+_Static_assert(sizeof(struct nvml_sample) == 32, "NVML ABI");
+_Static_assert(sizeof(struct nvml_sample_info) == 40, "NVML ABI");
+_Static_assert(sizeof(struct nvml_samples) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_process_v1) == 16, "NVML ABI");
 _Static_assert(sizeof(struct nvml_process) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_memory) == 24, "NVML ABI");

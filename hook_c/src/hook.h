@@ -145,6 +145,12 @@ int object_unmap_end(struct hook_call *call, int status, uint64_t address, uint6
 int nvml_processes_begin(struct hook_call *call, const unsigned int *count);
 int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
 		       void *list, unsigned int version);
+int nvml_details_begin(struct hook_call *call, const void *details);
+int nvml_details_end(const struct hook_call *call, int status, void *device, void *details);
+int nvml_samples_end(int status, void *device, void *samples, unsigned int *count);
+int nvml_all_samples_end(int status, void *device, void *samples);
+int nvml_utilisation_end(int status, void *device, void *rates);
+int nvml_set_begin(void);
 int nvml_no_processes_end(int status, unsigned int *count);
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);
 

@@ -5,6 +5,9 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <time.h>
+
+#define SAMPLES 128 /* processes of a card, in one answer of NVML */
 
 static int hex_value(char digit)
 {
@@ -110,47 +113,206 @@ static bool is_list_answer(int status)
 	return status == NVML_SUCCESS || status == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
+/* Every process of the container that holds something of the card. */
+struct own_processes {
+	struct region_process list[VGPU_MAX_SLOTS];
+	uint32_t count;
+};
+
+static void find_own(struct own_processes *own, struct tenant *tenant, enum tenant_state state,
+		     void *device)
+{
+	int card = state == TENANT_ENFORCED ? card_of(tenant, device) : -1;
+
+	own->count = 0;
+	if (card < 0)
+		return;
+	region_tend(&tenant->region, false);
+	own->count = region_list(&tenant->region, (unsigned int)card, own->list, VGPU_MAX_SLOTS);
+	if (own->count > VGPU_MAX_SLOTS)
+		own->count = VGPU_MAX_SLOTS;
+}
+
+static bool is_own(const struct own_processes *own, uint32_t pid)
+{
+	for (uint32_t i = 0; i < own->count; i++)
+		if (own->list[i].pid == pid)
+			return true;
+	return false;
+}
+
 int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
 		       void *list, unsigned int version)
 {
-	static const struct nvml_process none = {0};
-	struct region_process found[64];
+	struct own_processes own;
 	struct tenant *tenant;
 	enum tenant_state state = tenant_open(&tenant);
 
 	if (state == TENANT_INERT || count == NULL || !is_list_answer(status))
 		return status;
-
-	int card = state == TENANT_ENFORCED ? card_of(tenant, device) : -1;
-	uint32_t room = list == NULL ? 0 : (uint32_t)call->held;
-	uint32_t places = sizeof(found) / sizeof(found[0]);
-	uint32_t listed = 0;
-
-	if (card >= 0) {
-		region_tend(&tenant->region, false);
-		listed = region_list(&tenant->region, (unsigned int)card, found, places);
-	}
-	listed = listed < places ? listed : places;
-	*count = listed;
-	if (listed > room)
+	find_own(&own, tenant, state, device);
+	*count = own.count;
+	if (own.count > (list == NULL ? 0 : (uint32_t)call->held))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (uint32_t i = 0; i < listed; i++) {
-		if (version == 1) {
-			struct nvml_process_v1 *entry = (struct nvml_process_v1 *)list + i;
-
-			entry->pid = found[i].pid;
-			entry->used_bytes = found[i].used_bytes;
-		} else {
-			struct nvml_process *entry = (struct nvml_process *)list + i;
-
-			*entry = none;
-			entry->pid = found[i].pid;
-			entry->used_bytes = found[i].used_bytes;
-			entry->gpu_instance = UINT32_MAX;
-			entry->compute_instance = UINT32_MAX;
-		}
+	for (uint32_t i = 0; i < own.count; i++) {
+		if (version == 1)
+			((struct nvml_process_v1 *)list)[i] = (struct nvml_process_v1){
+				.pid = own.list[i].pid, .used_bytes = own.list[i].used_bytes};
+		else
+			((struct nvml_process *)list)[i] =
+				(struct nvml_process){.pid = own.list[i].pid,
+						      .used_bytes = own.list[i].used_bytes,
+						      .gpu_instance = UINT32_MAX,
+						      .compute_instance = UINT32_MAX};
 	}
 	return NVML_SUCCESS;
+}
+
+int nvml_details_begin(struct hook_call *call, const void *details)
+{
+	const struct nvml_details *list = details;
+
+	call->held = list == NULL || list->list == NULL ? 0 : list->count;
+	return NVML_SUCCESS;
+}
+
+int nvml_details_end(const struct hook_call *call, int status, void *device, void *details)
+{
+	struct nvml_details *list = details;
+	struct own_processes own = {.count = 0};
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+
+	if (state == TENANT_INERT || list == NULL || !is_list_answer(status))
+		return status;
+	if (list->mode == NVML_DETAILS_COMPUTE)
+		find_own(&own, tenant, state, device);
+	list->count = own.count;
+	if (own.count > call->held)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (uint32_t i = 0; i < own.count; i++)
+		list->list[i] = (struct nvml_detail){.pid = own.list[i].pid,
+						     .used_bytes = own.list[i].used_bytes,
+						     .gpu_instance = UINT32_MAX,
+						     .compute_instance = UINT32_MAX};
+	return NVML_SUCCESS;
+}
+
+/* Samples of the card's processes: those of other containers are taken out. */
+int nvml_samples_end(int status, void *device, void *samples, unsigned int *count)
+{
+	struct nvml_sample *list = samples;
+	struct own_processes own;
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+	unsigned int kept = 0;
+
+	if (state == TENANT_INERT || status != NVML_SUCCESS || list == NULL || count == NULL)
+		return status;
+	find_own(&own, tenant, state, device);
+	for (unsigned int i = 0; i < *count; i++)
+		if (is_own(&own, list[i].pid))
+			list[kept++] = list[i];
+	*count = kept;
+	return kept == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
+int nvml_all_samples_end(int status, void *device, void *samples)
+{
+	struct nvml_samples *all = samples;
+	struct own_processes own;
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+	unsigned int kept = 0;
+
+	if (state == TENANT_INERT || status != NVML_SUCCESS || all == NULL || all->list == NULL)
+		return status;
+	find_own(&own, tenant, state, device);
+	for (unsigned int i = 0; i < all->count; i++)
+		if (is_own(&own, all->list[i].pid))
+			all->list[kept++] = all->list[i];
+	all->count = kept;
+	return kept == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
+/* Old drivers list processes under the PIDs of the host, in which nobody here is found. */
+static bool knows_our_pids(const struct own_processes *own, void *device)
+{
+	struct nvml_process list[SAMPLES];
+	unsigned int count = SAMPLES;
+	int (*get)(void *, unsigned int *, void *) =
+		driver.nvmlDeviceGetComputeRunningProcesses_v3 != NULL
+			? driver.nvmlDeviceGetComputeRunningProcesses_v3
+			: driver.nvmlDeviceGetComputeRunningProcesses_v2;
+
+	if (get == NULL || get(device, &count, list) != NVML_SUCCESS)
+		return false;
+	for (unsigned int i = 0; i < count && i < SAMPLES; i++)
+		if (is_own(own, list[i].pid))
+			return true;
+	return false;
+}
+
+/* The newest sample of each of our processes, together. */
+static uint32_t busy_percent(const struct own_processes *own, const struct nvml_sample *list,
+			     unsigned int count)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < own->count; i++) {
+		const struct nvml_sample *newest = NULL;
+
+		for (unsigned int j = 0; j < count; j++)
+			if (list[j].pid == own->list[i].pid &&
+			    (newest == NULL || list[j].time_us > newest->time_us))
+				newest = &list[j];
+		if (newest != NULL)
+			sum += newest->gpu_percent;
+	}
+	return sum < 100 ? sum : 100;
+}
+
+/* The container's share of the card's time. Where the driver does not tell by process, the card's
+ * own figure stays: it is no secret, and better than a wrong 0. */
+int nvml_utilisation_end(int status, void *device, void *rates)
+{
+	struct nvml_rates *seen = rates;
+	struct nvml_sample list[SAMPLES];
+	unsigned int count = SAMPLES;
+	struct own_processes own;
+	struct tenant *tenant;
+	struct timespec now = {0};
+	enum tenant_state state = tenant_open(&tenant);
+
+	if (state == TENANT_INERT || status != NVML_SUCCESS || seen == NULL ||
+	    driver.nvmlDeviceGetProcessUtilization == NULL)
+		return status;
+	find_own(&own, tenant, state, device);
+	if (own.count == 0) {
+		*seen = (struct nvml_rates){0};
+		return status;
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+
+	uint64_t since_us = ((uint64_t)now.tv_sec - 1) * 1000000 + (uint64_t)now.tv_nsec / 1000;
+	int answer = driver.nvmlDeviceGetProcessUtilization(device, list, &count, since_us);
+
+	if (answer == NVML_ERROR_NOT_FOUND)
+		count = 0; /* nobody has been busy */
+	else if (answer != NVML_SUCCESS)
+		return status;
+
+	uint32_t percent = busy_percent(&own, list, count);
+
+	if (percent != 0 || knows_our_pids(&own, device))
+		seen->gpu_percent = percent;
+	return status;
+}
+
+/* What a setter changes, it changes for every container on the card. */
+int nvml_set_begin(void)
+{
+	return tenant_is_inert() || tenant_is_developer() ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 
 /* Graphics and MPS: libvgpu sees no such process, and other containers' are not shown. */

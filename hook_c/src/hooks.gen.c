@@ -1079,6 +1079,78 @@ EXPORT int cuStreamSynchronize_ptsz(void *a0)
 	return pools_end(status);
 }
 
+EXPORT int nvmlComputeInstanceDestroy(void *a0);
+EXPORT int nvmlComputeInstanceDestroy(void *a0)
+{
+	HOOK_ENTER(nvmlComputeInstanceDestroy, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlComputeInstanceDestroy(a0);
+	return status;
+}
+
+EXPORT int nvmlDeviceClearAccountingPids(void *a0);
+EXPORT int nvmlDeviceClearAccountingPids(void *a0)
+{
+	HOOK_ENTER(nvmlDeviceClearAccountingPids, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceClearAccountingPids(a0);
+	return status;
+}
+
+EXPORT int nvmlDeviceClearEccErrorCounts(void *a0, int a1);
+EXPORT int nvmlDeviceClearEccErrorCounts(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceClearEccErrorCounts, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceClearEccErrorCounts(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceClearFieldValues(void *a0, int a1, void *a2);
+EXPORT int nvmlDeviceClearFieldValues(void *a0, int a1, void *a2)
+{
+	HOOK_ENTER(nvmlDeviceClearFieldValues, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceClearFieldValues(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceCreateGpuInstance(void *a0, unsigned int a1, void **a2);
+EXPORT int nvmlDeviceCreateGpuInstance(void *a0, unsigned int a1, void **a2)
+{
+	HOOK_ENTER(nvmlDeviceCreateGpuInstance, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceCreateGpuInstance(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceCreateGpuInstanceWithPlacement(void *a0, unsigned int a1, const void *a2, void **a3);
+EXPORT int nvmlDeviceCreateGpuInstanceWithPlacement(void *a0, unsigned int a1, const void *a2, void **a3)
+{
+	HOOK_ENTER(nvmlDeviceCreateGpuInstanceWithPlacement, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceCreateGpuInstanceWithPlacement(a0, a1, a2, a3);
+	return status;
+}
+
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list);
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list)
 {
@@ -1188,6 +1260,478 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory)
 	int status = driver.nvmlDeviceGetMemoryInfo_v2(device, memory);
 
 	return nvml_memory_end(status, device, memory, 2);
+}
+
+EXPORT int nvmlDeviceGetProcessUtilization(void *device, void *samples, unsigned int *count, uint64_t a3);
+EXPORT int nvmlDeviceGetProcessUtilization(void *device, void *samples, unsigned int *count, uint64_t a3)
+{
+	HOOK_ENTER(nvmlDeviceGetProcessUtilization, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetProcessUtilization(device, samples, count, a3);
+
+	return nvml_samples_end(status, device, samples, count);
+}
+
+EXPORT int nvmlDeviceGetProcessesUtilizationInfo(void *device, void *samples);
+EXPORT int nvmlDeviceGetProcessesUtilizationInfo(void *device, void *samples)
+{
+	HOOK_ENTER(nvmlDeviceGetProcessesUtilizationInfo, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetProcessesUtilizationInfo(device, samples);
+
+	return nvml_all_samples_end(status, device, samples);
+}
+
+EXPORT int nvmlDeviceGetRunningProcessDetailList(void *device, void *details);
+EXPORT int nvmlDeviceGetRunningProcessDetailList(void *device, void *details)
+{
+	HOOK_ENTER(nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	struct hook_call call;
+	int status = nvml_details_begin(&call, details);
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceGetRunningProcessDetailList(device, details);
+	return nvml_details_end(&call, status, device, details);
+}
+
+EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates);
+EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates)
+{
+	HOOK_ENTER(nvmlDeviceGetUtilizationRates, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetUtilizationRates(device, rates);
+
+	return nvml_utilisation_end(status, device, rates);
+}
+
+EXPORT int nvmlDeviceModifyDrainState(void *a0, int a1);
+EXPORT int nvmlDeviceModifyDrainState(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceModifyDrainState, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceModifyDrainState(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDevicePowerSmoothingActivatePresetProfile(void *a0, void *a1);
+EXPORT int nvmlDevicePowerSmoothingActivatePresetProfile(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDevicePowerSmoothingActivatePresetProfile, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDevicePowerSmoothingActivatePresetProfile(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDevicePowerSmoothingSetState(void *a0, void *a1);
+EXPORT int nvmlDevicePowerSmoothingSetState(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDevicePowerSmoothingSetState, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDevicePowerSmoothingSetState(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDevicePowerSmoothingUpdatePresetProfileParam(void *a0, void *a1);
+EXPORT int nvmlDevicePowerSmoothingUpdatePresetProfileParam(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDevicePowerSmoothingUpdatePresetProfileParam, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDevicePowerSmoothingUpdatePresetProfileParam(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceResetApplicationsClocks(void *a0);
+EXPORT int nvmlDeviceResetApplicationsClocks(void *a0)
+{
+	HOOK_ENTER(nvmlDeviceResetApplicationsClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceResetApplicationsClocks(a0);
+	return status;
+}
+
+EXPORT int nvmlDeviceResetGpuLockedClocks(void *a0);
+EXPORT int nvmlDeviceResetGpuLockedClocks(void *a0)
+{
+	HOOK_ENTER(nvmlDeviceResetGpuLockedClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceResetGpuLockedClocks(a0);
+	return status;
+}
+
+EXPORT int nvmlDeviceResetMemoryLockedClocks(void *a0);
+EXPORT int nvmlDeviceResetMemoryLockedClocks(void *a0)
+{
+	HOOK_ENTER(nvmlDeviceResetMemoryLockedClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceResetMemoryLockedClocks(a0);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetAPIRestriction(void *a0, int a1, int a2);
+EXPORT int nvmlDeviceSetAPIRestriction(void *a0, int a1, int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetAPIRestriction, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetAPIRestriction(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetAccountingMode(void *a0, int a1);
+EXPORT int nvmlDeviceSetAccountingMode(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetAccountingMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetAccountingMode(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetAdaptiveTgpMode_v1(void *a0, int a1);
+EXPORT int nvmlDeviceSetAdaptiveTgpMode_v1(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetAdaptiveTgpMode_v1, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetAdaptiveTgpMode_v1(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetApplicationsClocks(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetApplicationsClocks(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetApplicationsClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetApplicationsClocks(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetAutoBoostedClocksEnabled(void *a0, int a1);
+EXPORT int nvmlDeviceSetAutoBoostedClocksEnabled(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetAutoBoostedClocksEnabled, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetAutoBoostedClocksEnabled(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetClockOffsets(void *a0, void *a1);
+EXPORT int nvmlDeviceSetClockOffsets(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceSetClockOffsets, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetClockOffsets(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetComputeMode(void *a0, int a1);
+EXPORT int nvmlDeviceSetComputeMode(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetComputeMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetComputeMode(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetDefaultAutoBoostedClocksEnabled(void *a0, int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetDefaultAutoBoostedClocksEnabled(void *a0, int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetDefaultAutoBoostedClocksEnabled, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetDefaultAutoBoostedClocksEnabled(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetDefaultFanSpeed_v2(void *a0, unsigned int a1);
+EXPORT int nvmlDeviceSetDefaultFanSpeed_v2(void *a0, unsigned int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetDefaultFanSpeed_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetDefaultFanSpeed_v2(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetEccMode(void *a0, int a1);
+EXPORT int nvmlDeviceSetEccMode(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetEccMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetEccMode(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetFanControlPolicy(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetFanControlPolicy(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetFanControlPolicy, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetFanControlPolicy(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetFanSpeed_v2(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetFanSpeed_v2(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetFanSpeed_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetFanSpeed_v2(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetGpcClkVfOffset(void *a0, int a1);
+EXPORT int nvmlDeviceSetGpcClkVfOffset(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetGpcClkVfOffset, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetGpcClkVfOffset(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetGpuLockedClocks(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetGpuLockedClocks(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetGpuLockedClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetGpuLockedClocks(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetMemClkVfOffset(void *a0, int a1);
+EXPORT int nvmlDeviceSetMemClkVfOffset(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetMemClkVfOffset, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetMemClkVfOffset(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetMemoryLimits_v1(void *a0, void *a1);
+EXPORT int nvmlDeviceSetMemoryLimits_v1(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceSetMemoryLimits_v1, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetMemoryLimits_v1(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetMemoryLockedClocks(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int nvmlDeviceSetMemoryLockedClocks(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(nvmlDeviceSetMemoryLockedClocks, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetMemoryLockedClocks(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetMigMode(void *a0, unsigned int a1, int *a2);
+EXPORT int nvmlDeviceSetMigMode(void *a0, unsigned int a1, int *a2)
+{
+	HOOK_ENTER(nvmlDeviceSetMigMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetMigMode(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetPersistenceMode(void *a0, int a1);
+EXPORT int nvmlDeviceSetPersistenceMode(void *a0, int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetPersistenceMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetPersistenceMode(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetPowerManagementLimit(void *a0, unsigned int a1);
+EXPORT int nvmlDeviceSetPowerManagementLimit(void *a0, unsigned int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetPowerManagementLimit, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetPowerManagementLimit(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetPowerManagementLimit_v2(void *a0, void *a1);
+EXPORT int nvmlDeviceSetPowerManagementLimit_v2(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceSetPowerManagementLimit_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetPowerManagementLimit_v2(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetPowerMizerMode_v1(void *a0, void *a1);
+EXPORT int nvmlDeviceSetPowerMizerMode_v1(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceSetPowerMizerMode_v1, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetPowerMizerMode_v1(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetPowerMode(void *a0, unsigned int a1);
+EXPORT int nvmlDeviceSetPowerMode(void *a0, unsigned int a1)
+{
+	HOOK_ENTER(nvmlDeviceSetPowerMode, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetPowerMode(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceSetTemperatureThreshold(void *a0, int a1, int *a2);
+EXPORT int nvmlDeviceSetTemperatureThreshold(void *a0, int a1, int *a2)
+{
+	HOOK_ENTER(nvmlDeviceSetTemperatureThreshold, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceSetTemperatureThreshold(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(void *a0, void *a1);
+EXPORT int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceWorkloadPowerProfileClearRequestedProfiles, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(void *a0, void *a1);
+EXPORT int nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(void *a0, void *a1)
+{
+	HOOK_ENTER(nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(a0, a1);
+	return status;
+}
+
+EXPORT int nvmlGpuInstanceCreateComputeInstance(void *a0, unsigned int a1, void **a2);
+EXPORT int nvmlGpuInstanceCreateComputeInstance(void *a0, unsigned int a1, void **a2)
+{
+	HOOK_ENTER(nvmlGpuInstanceCreateComputeInstance, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlGpuInstanceCreateComputeInstance(a0, a1, a2);
+	return status;
+}
+
+EXPORT int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void *a0, unsigned int a1, const void *a2, void **a3);
+EXPORT int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void *a0, unsigned int a1, const void *a2, void **a3)
+{
+	HOOK_ENTER(nvmlGpuInstanceCreateComputeInstanceWithPlacement, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlGpuInstanceCreateComputeInstanceWithPlacement(a0, a1, a2, a3);
+	return status;
+}
+
+EXPORT int nvmlGpuInstanceDestroy(void *a0);
+EXPORT int nvmlGpuInstanceDestroy(void *a0)
+{
+	HOOK_ENTER(nvmlGpuInstanceDestroy, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = nvml_set_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.nvmlGpuInstanceDestroy(a0);
+	return status;
 }
 
 #define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}
@@ -1311,6 +1855,12 @@ const struct driver_name driver_names[] = {
 	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
 	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
 	ROW(cuThreadExchangeStreamCaptureMode, NULL, DRIVER_CUDA),
+	ROW(nvmlComputeInstanceDestroy, (void *)nvmlComputeInstanceDestroy, DRIVER_NVML),
+	ROW(nvmlDeviceClearAccountingPids, (void *)nvmlDeviceClearAccountingPids, DRIVER_NVML),
+	ROW(nvmlDeviceClearEccErrorCounts, (void *)nvmlDeviceClearEccErrorCounts, DRIVER_NVML),
+	ROW(nvmlDeviceClearFieldValues, (void *)nvmlDeviceClearFieldValues, DRIVER_NVML),
+	ROW(nvmlDeviceCreateGpuInstance, (void *)nvmlDeviceCreateGpuInstance, DRIVER_NVML),
+	ROW(nvmlDeviceCreateGpuInstanceWithPlacement, (void *)nvmlDeviceCreateGpuInstanceWithPlacement, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses, (void *)nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v2, (void *)nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v3, (void *)nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML),
@@ -1323,6 +1873,46 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceGetMPSComputeRunningProcesses_v3, (void *)nvmlDeviceGetMPSComputeRunningProcesses_v3, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetProcessUtilization, (void *)nvmlDeviceGetProcessUtilization, DRIVER_NVML),
+	ROW(nvmlDeviceGetProcessesUtilizationInfo, (void *)nvmlDeviceGetProcessesUtilizationInfo, DRIVER_NVML),
+	ROW(nvmlDeviceGetRunningProcessDetailList, (void *)nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML),
 	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),
+	ROW(nvmlDeviceGetUtilizationRates, (void *)nvmlDeviceGetUtilizationRates, DRIVER_NVML),
+	ROW(nvmlDeviceModifyDrainState, (void *)nvmlDeviceModifyDrainState, DRIVER_NVML),
+	ROW(nvmlDevicePowerSmoothingActivatePresetProfile, (void *)nvmlDevicePowerSmoothingActivatePresetProfile, DRIVER_NVML),
+	ROW(nvmlDevicePowerSmoothingSetState, (void *)nvmlDevicePowerSmoothingSetState, DRIVER_NVML),
+	ROW(nvmlDevicePowerSmoothingUpdatePresetProfileParam, (void *)nvmlDevicePowerSmoothingUpdatePresetProfileParam, DRIVER_NVML),
+	ROW(nvmlDeviceResetApplicationsClocks, (void *)nvmlDeviceResetApplicationsClocks, DRIVER_NVML),
+	ROW(nvmlDeviceResetGpuLockedClocks, (void *)nvmlDeviceResetGpuLockedClocks, DRIVER_NVML),
+	ROW(nvmlDeviceResetMemoryLockedClocks, (void *)nvmlDeviceResetMemoryLockedClocks, DRIVER_NVML),
+	ROW(nvmlDeviceSetAPIRestriction, (void *)nvmlDeviceSetAPIRestriction, DRIVER_NVML),
+	ROW(nvmlDeviceSetAccountingMode, (void *)nvmlDeviceSetAccountingMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetAdaptiveTgpMode_v1, (void *)nvmlDeviceSetAdaptiveTgpMode_v1, DRIVER_NVML),
+	ROW(nvmlDeviceSetApplicationsClocks, (void *)nvmlDeviceSetApplicationsClocks, DRIVER_NVML),
+	ROW(nvmlDeviceSetAutoBoostedClocksEnabled, (void *)nvmlDeviceSetAutoBoostedClocksEnabled, DRIVER_NVML),
+	ROW(nvmlDeviceSetClockOffsets, (void *)nvmlDeviceSetClockOffsets, DRIVER_NVML),
+	ROW(nvmlDeviceSetComputeMode, (void *)nvmlDeviceSetComputeMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetDefaultAutoBoostedClocksEnabled, (void *)nvmlDeviceSetDefaultAutoBoostedClocksEnabled, DRIVER_NVML),
+	ROW(nvmlDeviceSetDefaultFanSpeed_v2, (void *)nvmlDeviceSetDefaultFanSpeed_v2, DRIVER_NVML),
+	ROW(nvmlDeviceSetEccMode, (void *)nvmlDeviceSetEccMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetFanControlPolicy, (void *)nvmlDeviceSetFanControlPolicy, DRIVER_NVML),
+	ROW(nvmlDeviceSetFanSpeed_v2, (void *)nvmlDeviceSetFanSpeed_v2, DRIVER_NVML),
+	ROW(nvmlDeviceSetGpcClkVfOffset, (void *)nvmlDeviceSetGpcClkVfOffset, DRIVER_NVML),
+	ROW(nvmlDeviceSetGpuLockedClocks, (void *)nvmlDeviceSetGpuLockedClocks, DRIVER_NVML),
+	ROW(nvmlDeviceSetMemClkVfOffset, (void *)nvmlDeviceSetMemClkVfOffset, DRIVER_NVML),
+	ROW(nvmlDeviceSetMemoryLimits_v1, (void *)nvmlDeviceSetMemoryLimits_v1, DRIVER_NVML),
+	ROW(nvmlDeviceSetMemoryLockedClocks, (void *)nvmlDeviceSetMemoryLockedClocks, DRIVER_NVML),
+	ROW(nvmlDeviceSetMigMode, (void *)nvmlDeviceSetMigMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetPersistenceMode, (void *)nvmlDeviceSetPersistenceMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetPowerManagementLimit, (void *)nvmlDeviceSetPowerManagementLimit, DRIVER_NVML),
+	ROW(nvmlDeviceSetPowerManagementLimit_v2, (void *)nvmlDeviceSetPowerManagementLimit_v2, DRIVER_NVML),
+	ROW(nvmlDeviceSetPowerMizerMode_v1, (void *)nvmlDeviceSetPowerMizerMode_v1, DRIVER_NVML),
+	ROW(nvmlDeviceSetPowerMode, (void *)nvmlDeviceSetPowerMode, DRIVER_NVML),
+	ROW(nvmlDeviceSetTemperatureThreshold, (void *)nvmlDeviceSetTemperatureThreshold, DRIVER_NVML),
+	ROW(nvmlDeviceWorkloadPowerProfileClearRequestedProfiles, (void *)nvmlDeviceWorkloadPowerProfileClearRequestedProfiles, DRIVER_NVML),
+	ROW(nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1, (void *)nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1, DRIVER_NVML),
+	ROW(nvmlGpuInstanceCreateComputeInstance, (void *)nvmlGpuInstanceCreateComputeInstance, DRIVER_NVML),
+	ROW(nvmlGpuInstanceCreateComputeInstanceWithPlacement, (void *)nvmlGpuInstanceCreateComputeInstanceWithPlacement, DRIVER_NVML),
+	ROW(nvmlGpuInstanceDestroy, (void *)nvmlGpuInstanceDestroy, DRIVER_NVML),
 };
 const size_t driver_names_count = sizeof(driver_names) / sizeof(driver_names[0]);

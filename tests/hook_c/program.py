@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 class Program(Driver):
     """The calls, made in the process."""
 
+    _nvml_device = 0
+
     def pitch(self, width: int, height: int) -> tuple[int, int, int]:
         """Call cuMemAllocPitch; code, address and pitch."""
         address, pitch = ctypes.c_uint64(), ctypes.c_size_t()
@@ -112,6 +114,32 @@ class Program(Driver):
                 ctypes.c_void_p(instance), ctypes.c_void_p(node), parameters
             )
         )
+
+    def nvml_call(self, name: str) -> int:
+        """Call a function of NVML without arguments."""
+        return int(ctypes.CDLL("libnvidia-ml.so.1")[name]())
+
+    def uuid_of_uuid(self, uuid: str) -> str:
+        """Find a card of NVML by its UUID; what that one says."""
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+
+    def detail_list(self, mode: int, room: int) -> tuple[int, int, list[tuple[int, int]]]:
+        """Call nvmlDeviceGetRunningProcessDetailList; code, count, and (PID, bytes)."""
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device = ctypes.c_void_p(self._nvml_device)
+        if not self._nvml_device:
+            nvml.nvmlInit_v2()
+            nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+            self._nvml_device = int(device.value or 0)
+        entries = (ctypes.c_uint64 * (4 * room))()
+        details = (ctypes.c_uint64 * 3)(24 | 1 << 24 | mode << 32, room, ctypes.addressof(entries))
+        code = nvml.nvmlDeviceGetRunningProcessDetailList(device, details)
+        listed = details[1] & 0xFFFFFFFF if code == 0 else 0
+        found = [(entries[4 * i] & 0xFFFFFFFF, entries[4 * i + 1]) for i in range(listed)]
+        return int(code), details[1] & 0xFFFFFFFF, found
 
     def errno_kept(self, name: str, *arguments: int) -> bool:
         """Whether a call leaves errno as it was."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML shows a container its own processes, under its own PIDs, and its own memory."""
 
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
@@ -9,6 +12,11 @@ from tests.hook_c.conftest import GIB, MIB, Start
 from tests.hook_c.container import Container
 from tests.hook_c.program import Process
 
+UNINITIALIZED = 1
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
 LISTS = "nvmlDeviceGetComputeRunningProcesses"
 
 
@@ -70,3 +78,106 @@ def test_without_limits_there_is_no_memory(gpu: SimulatedGpu, container: Contain
     assert (memory["total"], memory["free"], memory["used"]) == (0, 0, 0)
     assert process.do("nvml", LISTS) == []
     process.close()
+
+
+def test_the_detailed_list_is_the_same(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    assert tenant.do("allocate", 100 * MIB)[0] == 0
+    with Tenant(gpu) as neighbour:
+        assert neighbour.do("start") == 0
+
+        listed = tenant.do("detail_list", 0, 4)
+
+        assert listed == [0, 1, [[tenant.do("pid"), 100 * MIB]]]
+        assert tenant.do("detail_list", 0, 0) == [INSUFFICIENT_SIZE, 1, []]
+        assert tenant.do("detail_list", 1, 4) == [0, 0, []]
+
+
+def busy(process: Tenant) -> None:
+    """Keep the card busy for some seconds."""
+    assert process.do("launch", process.do("kernel", "busy_3s")) == 0
+
+
+def wait_for_samples(process: Tenant) -> list[dict[str, int]]:
+    """Return what NVML tells of processes, once it does."""
+    for _ in range(100):
+        found = process.do("nvml", "nvmlDeviceGetProcessUtilization", 0)
+        if isinstance(found, list):
+            return found
+        time.sleep(0.05)
+    return []
+
+
+def test_utilisation_is_that_of_the_container(tmp_path: Path, needs_root: None) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "busy")
+    container = Container(tmp_path / "container", {gpu.uuid(): GIB})
+    with Tenant(gpu) as neighbour, Process(gpu, wrapper=container.wrapper) as tenant:
+        assert neighbour.do("start") == tenant.do("start") == 0
+        assert tenant.do("allocate", MIB)[0] == 0
+        busy(neighbour)
+        assert len(wait_for_samples(neighbour)) == 1
+
+        assert tenant.do("nvml", "nvmlDeviceGetProcessUtilization", 0) == {"error": NOT_FOUND}
+        assert tenant.do("nvml", "nvmlDeviceGetUtilizationRates")["gpu"] == 0
+        busy(tenant)
+        samples = wait_for_samples(tenant)
+        assert [sample["pid"] for sample in samples] == [tenant.do("pid")]
+        assert tenant.do("nvml", "nvmlDeviceGetUtilizationRates")["gpu"] > 0
+    gpu.close()
+
+
+def test_utilisation_is_the_cards_where_the_driver_does_not_tell_by_process(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    assert tenant.do("allocate", MIB)[0] == 0
+    gpu.set_utilisation(42)
+    gpu.inject("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
+
+    assert tenant.do("nvml", "nvmlDeviceGetUtilizationRates")["gpu"] == 42
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("nvmlDeviceSetPersistenceMode", (1,)),
+        ("nvmlDeviceSetComputeMode", (0,)),
+        ("nvmlDeviceSetPowerManagementLimit", (200000,)),
+        ("nvmlDeviceSetGpuLockedClocks", (500, 600)),
+        ("nvmlDeviceClearAccountingPids", ()),
+    ],
+)
+def test_a_setter_that_reaches_neighbours_is_refused(
+    container: Container, start: Start, gpu: SimulatedGpu, name: str, arguments: tuple[int, ...]
+) -> None:
+    gpu.inject(name)
+    tenant = start(container)
+
+    assert tenant.do("nvml", name, *arguments) == {"error": NO_PERMISSION}
+    assert gpu.calls(name) == 0
+
+
+def test_cards_are_counted_and_found_by_their_uuid(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+
+    assert tenant.do("nvml", "nvmlDeviceGetCount") == 2
+    for card in range(2):
+        assert tenant.do("uuid_of_uuid", gpu.uuid(card)) == gpu.uuid(card)
+
+
+def test_nvml_may_be_initialised_again_and_again(container: Container, start: Start) -> None:
+    tenant = start(container)
+    assert tenant.do("allocate", 100 * MIB)[0] == 0
+
+    assert tenant.do("detail_list", 0, 4)[0] == 0
+    assert [tenant.do("nvml_call", "nvmlInit_v2") for _ in range(2)] == [0, 0]
+    assert tenant.do("nvml_call", "nvmlShutdown") == 0
+    assert tenant.do("nvml", "nvmlDeviceGetMemoryInfo")["used"] == 100 * MIB
+    while tenant.do("nvml_call", "nvmlShutdown") == 0:
+        pass
+    assert tenant.do("detail_list", 0, 4)[0] == UNINITIALIZED
+    assert tenant.do("nvml", "nvmlDeviceGetMemoryInfo")["used"] == 100 * MIB
