@@ -38,6 +38,7 @@ LAUNCHER = BUILD / "vgpu-container-runtime"
 NO_OP = BUILD / "tests" / "launcher" / "recorder"
 SPAWN = BUILD / "bench" / "spawn"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+TMPFS = "/dev/shm"
 TABLES = ("alone", "runc", "crun", "agent")
 PLAIN = "plain"
 
@@ -282,8 +283,12 @@ def live_node(directory: Path) -> Iterator[Node]:
     """Yield a node with cache, agent and enough simulated cards for all claims at once."""
     (directory / "gpu").mkdir(parents=True)
     gpu = SimulatedGpu.create(directory / "gpu", cards=[Card(memory_bytes=80 << 30)] * 16)
-    with Node(directory / "node", gpu) as node:
-        yield node
+    # `directory` is on a tmpfs as /run is on a host; the state is on a disk as /var/lib is.
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as disk:
+        (directory / "node").mkdir()
+        (directory / "node" / "state").symlink_to(disk)
+        with Node(directory / "node", gpu) as node:
+            yield node
 
 
 def table_agent(directory: Path, rounds: int) -> Table:
@@ -410,7 +415,8 @@ def main() -> int:
 
     tables, missing = [], []
     for name in args.table or TABLES:
-        with tempfile.TemporaryDirectory(prefix="vgpu-") as directory:
+        tmpfs = TMPFS if name == "agent" else None
+        with tempfile.TemporaryDirectory(prefix="vgpu-", dir=tmpfs) as directory:
             try:
                 tables.append(run_table(name, Path(directory), args))
             except (CommandFailedError, subprocess.CalledProcessError) as error:
