@@ -66,6 +66,7 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
 int free_end(struct hook_call *call, int status);
+int free_async_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
 int charge_current(struct hook_call *call, const void *out, uint64_t bytes);

@@ -99,6 +99,12 @@ int free_begin(struct hook_call *call, uint64_t pointer)
 	return CUDA_SUCCESS;
 }
 
+/* In the order of a stream: a pool keeps it until a synchronisation. */
+int free_async_end(struct hook_call *call, int status)
+{
+	return call->tenant == NULL ? status : free_end(call, status);
+}
+
 int free_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)

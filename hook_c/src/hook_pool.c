@@ -25,6 +25,55 @@ static uint64_t reserved_of(const struct tenant_pool *pool)
 		       : __atomic_load_n(&pool->charged, __ATOMIC_RELAXED);
 }
 
+/* What a pool can give without growth is read from the driver now and then, and counted down by the
+ * allocations in between: reading two numbers before each would cost more than the rest of the
+ * hook. What is freed comes back with the next reading, so the count is never too high; a pool that
+ * has become smaller has none. In the upper bits the number of the reading: one that another has
+ * overtaken is not written. */
+#define SPARE_STEP UINT64_C(512)
+#define SPARE_BITS 40
+#define SPARE_MASK ((UINT64_C(1) << SPARE_BITS) - 1)
+
+static bool take_spare(struct tenant_pool *pool, uint64_t bytes)
+{
+	uint64_t steps = bytes / SPARE_STEP + (bytes % SPARE_STEP != 0);
+	uint64_t word = __atomic_load_n(&pool->spare, __ATOMIC_ACQUIRE);
+
+	while ((word & SPARE_MASK) >= steps)
+		if (__atomic_compare_exchange_n(&pool->spare, &word, word - steps, true,
+						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			return true;
+	return false;
+}
+
+/* Nothing to spare; the word that the next reading must find unchanged. */
+static uint64_t drop_spare(struct tenant_pool *pool)
+{
+	uint64_t word = __atomic_load_n(&pool->spare, __ATOMIC_ACQUIRE);
+	uint64_t next;
+
+	do
+		next = ((word >> SPARE_BITS) + 1) << SPARE_BITS;
+	while (!__atomic_compare_exchange_n(&pool->spare, &word, next, true, __ATOMIC_ACQ_REL,
+					    __ATOMIC_ACQUIRE));
+	return next;
+}
+
+/* With no call under way, else its bytes would be counted twice or not at all. */
+static void read_spare(struct tenant_pool *pool, uint64_t word)
+{
+	uint64_t reserved = reserved_of(pool);
+	uint64_t used = UINT64_MAX;
+
+	driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+
+	uint64_t steps = reserved > used ? (reserved - used) / SPARE_STEP : 0;
+
+	if (steps <= SPARE_MASK)
+		__atomic_compare_exchange_n(&pool->spare, &word, word | steps, false,
+					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
 /* Brings the account to what the driver says now. `held` bytes were reserved before the call that
  * is over. Threads may come in any order: the last one leaves the driver's number. */
 static void settle(struct tenant *tenant, struct tenant_pool *pool, uint64_t held)
@@ -35,6 +84,17 @@ static void settle(struct tenant *tenant, struct tenant_pool *pool, uint64_t hel
 	 * that are still on their way. */
 	if (held == 0 && __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE) == now)
 		return;
+
+	uint64_t charged = __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE);
+
+	/* A call that has taken from what was to spare may find it gone: it keeps its charge. */
+	if (now < charged) {
+		drop_spare(pool);
+
+		uint64_t in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_ACQUIRE);
+
+		now += in_flight < charged - now ? in_flight : charged - now;
+	}
 
 	uint64_t before = __atomic_exchange_n(&pool->charged, now, __ATOMIC_ACQ_REL) + held;
 
@@ -91,6 +151,7 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 		pool->card = (uint32_t)card;
 		pool->charged = 0;
 		pool->in_flight = 0;
+		drop_spare(pool);
 		if (is_graph || handle != NULL)
 			__atomic_store_n(&pool->state, TENANT_POOL_LIVE, __ATOMIC_RELEASE);
 
@@ -222,14 +283,26 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
 		  uint64_t bytes)
 {
+	call->pool = pool;
+	call->entry.bytes = bytes;
 	for (int tries = 0; tries < 2; tries++) {
 		uint64_t in_flight = __atomic_add_fetch(&pool->in_flight, bytes, __ATOMIC_ACQ_REL);
+
+		if (in_flight >= bytes && take_spare(pool, bytes)) {
+			call->tenant = tenant;
+			call->held = 0;
+			call->entry.handle = 0;
+			return CUDA_SUCCESS;
+		}
+		/* Before the driver is asked: whoever takes from the pool from now on waits for the
+		 * next reading, or is under way already and counted. */
+		call->entry.handle = drop_spare(pool);
+		in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_ACQUIRE);
+
 		uint64_t more = in_flight < bytes ? UINT64_MAX : growth(pool, in_flight);
 
 		if (more == 0 || quota_reserve(&tenant->quota, pool->card, more)) {
 			call->tenant = tenant;
-			call->pool = pool;
-			call->entry.bytes = bytes;
 			call->held = more;
 			return CUDA_SUCCESS;
 		}
@@ -285,8 +358,13 @@ int pool_alloc_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)
 		return status;
-	__atomic_sub_fetch(&call->pool->in_flight, call->entry.bytes, __ATOMIC_ACQ_REL);
+
+	uint64_t in_flight =
+		__atomic_sub_fetch(&call->pool->in_flight, call->entry.bytes, __ATOMIC_ACQ_REL);
+
 	settle(call->tenant, call->pool, call->held);
+	if (call->entry.handle != 0 && in_flight == 0)
+		read_spare(call->pool, call->entry.handle);
 	return status;
 }
 

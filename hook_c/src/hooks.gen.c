@@ -887,7 +887,7 @@ EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1)
 	if (status != 0)
 		return status;
 	status = driver.cuMemFreeAsync(pointer, a1);
-	return free_end(&call, status);
+	return free_async_end(&call, status);
 }
 
 EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1);
@@ -900,7 +900,7 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1)
 	if (status != 0)
 		return status;
 	status = driver.cuMemFreeAsync_ptsz(pointer, a1);
-	return free_end(&call, status);
+	return free_async_end(&call, status);
 }
 
 EXPORT int cuMemFree_v2(uint64_t pointer);

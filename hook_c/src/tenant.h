@@ -36,6 +36,7 @@ struct tenant_pool {
 	int device;
 	uint64_t charged;   /* what the account holds for it */
 	uint64_t in_flight; /* asked for by calls under way */
+	uint64_t spare;     /* what can be had without growth; hook_pool.c */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stream-ordered memory and memory of graphs is charged as the driver's pools hold it."""
 
+import select
+
 import pytest
 
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
@@ -206,3 +208,46 @@ def test_an_instance_of_nothing_gets_the_drivers_answer(tenant: Process) -> None
         assert tenant.do("call", name, 0, 0, 0) == 1
     assert tenant.do("out", "cuGraphInstantiateWithFlags", 0, 0) == [1, 0]
     assert tenant.do("call", "cuGraphInstantiateWithFlags", 0, 0, 0) == 1
+
+
+def test_a_pool_is_read_once_an_allocation_and_never_for_a_free(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    keep = allocate(tenant, MIB)
+    gpu.inject("cuMemPoolGetAttribute")
+
+    for _ in range(31):
+        assert tenant.do("call", "cuMemFreeAsync", allocate(tenant, MIB // 2), 0) == 0
+    assert gpu.calls("cuMemPoolGetAttribute") == 31
+    assert tenant.do("call", "cuMemFreeAsync", keep, 0) == 0
+    assert gpu.calls("cuMemPoolGetAttribute") == 31
+    assert container.used() == gpu.used_bytes() == 32 * MIB
+
+
+def test_what_was_to_spare_is_gone_after_a_trim(tenant: Process, container: Container) -> None:
+    keep = allocate(tenant, 20 * MIB)
+    assert tenant.do("call", "cuMemFreeAsync", keep, 0) == 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == 0
+    assert tenant.do("allocate", GIB - 20 * MIB)[0] == 0
+
+    assert tenant.do("out", "cuMemAllocAsync", MIB, 0) == [OUT_OF_MEMORY, 0]
+
+
+def test_threads_that_share_a_pool_never_take_more_than_the_limit(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    tenant.send("churn", 8, 300)
+    seen = []
+    while not tenant_answered(tenant):
+        seen.append(gpu.used_bytes())
+
+    assert set(tenant.answer()) <= {0, OUT_OF_MEMORY}
+    assert max(seen) <= GIB
+    assert container.used() == gpu.used_bytes()
+
+
+def tenant_answered(tenant: Process) -> bool:
+    """Whether an answer waits to be read."""
+    assert tenant.process.stdout is not None
+    return bool(select.select([tenant.process.stdout], [], [], 0)[0])
