@@ -15,11 +15,12 @@ import click
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim import __version__
+from runtime_shim.abi import constants
 from runtime_shim.answers import Answer, read_answers
 from runtime_shim.config import DEFAULT_PATH, Config, load_config
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.inventory import CardFacts, PyNvml
-from runtime_shim.region import Usage, read_usage
+from runtime_shim.region import read_overhead, read_usage
 from runtime_shim.request import parse_request
 
 _ANSWERS = "answers"
@@ -155,14 +156,14 @@ def _explain_request(subject: Sequence[str]) -> pb.ExplainRequest:
 
 
 def _rows(config: Config, answer: Answer) -> Iterable[Mapping[str, object]]:
-    usage = _usage(config, answer)
+    used = _used(config, answer)
     for index, part in enumerate(answer.allocation.slices):
         yield {
             "container_id": answer.container_id,
             "allocation_id": answer.allocation_id,
             "card_uuid": part.card_uuid,
             "memory_bytes": part.memory_bytes,
-            "used_bytes": usage.devices[index].used_bytes if usage else None,
+            "used_bytes": used[index] if used else None,
             "cores_percent": part.cores_percent,
             "compute_mode": pb.ComputeMode.Name(part.compute_mode)
             .removeprefix("COMPUTE_MODE_")
@@ -171,12 +172,20 @@ def _rows(config: Config, answer: Answer) -> Iterable[Mapping[str, object]]:
         }
 
 
-def _usage(config: Config, answer: Answer) -> Usage | None:
+def _used(config: Config, answer: Answer) -> list[int] | None:
+    """Return what a container holds of each card: its account, and what NVML sees beyond it."""
     folder = config.paths.run_dir / _CONTAINERS / answer.allocation_id
     try:
-        return read_usage(folder / "usage" / "usage", answer.allocation)
+        # All slots: what the file says about them is the tenant's word.
+        usage = read_usage(folder / "usage" / "usage", answer.allocation, constants.VGPU_MAX_SLOTS)
+        overhead = read_overhead(folder / "limits", len(usage.devices))
     except OSError:  # stopped, a whole card, or read by somebody else than root
         return None
+    running = answer.state == pb.CLAIM_STATE_RUNNING
+    return [
+        device.used_bytes + (beyond if running else 0)
+        for device, beyond in zip(usage.devices, overhead, strict=True)
+    ]
 
 
 def _answers(config: Config) -> list[Answer]:

@@ -18,7 +18,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Usage:
     """In the order of the allocation's slices."""
     damage: str = ""
     """Why not everything in the file can be true; empty when it can."""
+    slots_high: int = 0
+    """How many slots it says were ever used."""
 
 
 class Region:
@@ -78,6 +80,8 @@ class Region:
     def __init__(self, folder: Path, allocation: pb.Allocation, limits: mmap.mmap) -> None:
         self.folder = folder
         self.allocation = allocation
+        self.slots_seen = 0
+        """The most slots that its usage file ever said were used."""
         self._lock = threading.Lock()
         self._mapping = limits
         # The cast keeps no export of the buffer, so that close() can unmap.
@@ -285,9 +289,10 @@ class Regions:
         return region
 
 
-def read_usage(path: Path, allocation: pb.Allocation) -> Usage:
+def read_usage(path: Path, allocation: pb.Allocation, slots_seen: int = 0) -> Usage:
     """Return what the usage file at `path` says about the slices of `allocation`, clamped.
 
+    A file that says that fewer than `slots_seen` slots were ever used is forged: all are read.
     OSError when there is no file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -297,24 +302,43 @@ def read_usage(path: Path, allocation: pb.Allocation) -> Usage:
         damage = _header_damage(size, header)
         if damage:
             return Usage(devices=_nothing(allocation), damage=damage)
-        count = _usage_header(header).slots_high
+        high = count = _usage_header(header).slots_high
+        if high < slots_seen:
+            damage = f"only {high} slots are said to be used, after {slots_seen}"
+            count = constants.VGPU_MAX_SLOTS
         slots = os.pread(descriptor, count * SLOT_BYTES, SLOT_OFFSET)
     finally:
         os.close(descriptor)
-    return _sum_slots(slots, allocation)
+    usage = _sum_slots(slots, allocation)
+    return replace(usage, damage=damage or usage.damage, slots_high=high)
+
+
+def read_overhead(path: Path, cards: int) -> tuple[int, ...]:
+    """Return what a limits file at `path` adds to the account of each card, for a display.
+
+    OSError when there is no file; nothing when it is none.
+    """
+    content = path.read_bytes()
+    if len(content) != LIMITS_BYTES:
+        return (0,) * cards
+    limits: Any = ffi.cast("struct vgpu_limits *", ffi.from_buffer(content))
+    return tuple(limits.dev[index].overhead_bytes for index in range(cards))
 
 
 def repair_usage(path: Path) -> None:
     """Give a damaged usage file its size and header back; what else the tenant wrote stays.
 
     A page that a process has mapped must not end up beyond the end of the file, and a process that
-    starts later needs the header. The tenant's mappings are not touched.
+    starts later needs the header. Its word for the slots in use may be forged, too: from now on
+    everybody looks at all of them. The tenant's mappings are not touched.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_size != USAGE_BYTES:
             os.ftruncate(descriptor, USAGE_BYTES)
         os.pwrite(descriptor, _FRESH_HEADER, 0)
+        word = constants.VGPU_MAX_SLOTS.to_bytes(4, "little")
+        os.pwrite(descriptor, word, ffi.offsetof("struct vgpu_usage", "slots_high"))
     finally:
         os.close(descriptor)
 

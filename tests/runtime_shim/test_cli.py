@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim.abi import ffi
 from runtime_shim.agent import main as agent_main
 from runtime_shim.answers import STOPPED, AnswerStore
 from runtime_shim.cli import main
@@ -76,6 +77,21 @@ def test_ps_shows_who_holds_what(node: Node) -> None:
         ["a" * 12, OTHER_CARD, "1GiB", "0B", "5%", "running"],
         ["b", CARD, "2GiB", "-", "25%", "stopped"],
     ]
+
+
+def test_ps_shows_what_nvml_sees_beyond_the_account(node: Node) -> None:
+    running = answer(allocation(container_id="a"))
+    node.store.put(running)
+    region = node.regions.create(running.allocation, b"")
+    write_slot(region.usage_path, 0, GIB)
+    with region.usage_path.open("r+b") as file:
+        file.seek(ffi.offsetof("struct vgpu_usage", "slots_high"))
+        file.write(bytes(4))
+    region.set_overhead(0, 7 * GIB)
+
+    done = node.vgpuctl("ps", "--json")
+
+    assert json.loads(done.output)[0]["used_bytes"] == 8 * GIB
 
 
 def test_ps_json_has_every_field(node: Node) -> None:
