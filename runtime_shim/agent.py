@@ -28,6 +28,7 @@ from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.create import Creator
+from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
@@ -72,7 +73,8 @@ class Agent:
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
         self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
-        self.meter = Meter(self.claims, self.regions, self.inventory)
+        self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir)
+        self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer)
         self.calibration = Calibration(
             paths.state_dir / "contexts.json",
             # The library's own folder: the two are of one version.
@@ -95,6 +97,7 @@ class Agent:
         """Read what an earlier agent left and what the host has, before anybody may ask."""
         self.regions.prepare()
         self.store.load()
+        self.enforcer.remember_first_run()
         await self.claims.adopt()
         # Searches the driver, so that no create has to.
         self.calibration.load(await in_thread(self.host.driver_version))
@@ -150,6 +153,7 @@ class Agent:
         match event.WhichOneof("event"):
             case "snapshot":
                 await self.claims.replace_all(event.snapshot.allocations)
+                self.enforcer.take_snapshot()
             case "upsert":
                 await self.claims.upsert(event.upsert)
             case "remove":

@@ -97,6 +97,16 @@ class Policy:
     `allow` it, which is logged as weak isolation each time."""
     slots_per_card: int = 10
     """Most slices on one card; each costs a context of some hundred MiB on a real one."""
+    over_limit: str = "event"
+    """A container of which NVML sees more on a card than its limit and a slack: `event` logs it,
+    `kill` also ends its processes on that card."""
+    over_limit_seconds: float = 30.0
+    """How long it must be above without a break: memory changes hands in less."""
+    unhooked: str = "event"
+    """A process of a container with a slice that computes without libvgpu: `event` or `kill`."""
+    foreign: str = "event"
+    """A process of a container without a slice on a card that has slices: `event` or `kill`, which
+    needs a node where no other runtime gives out these cards."""
 
     def __post_init__(self) -> None:
         _one_of("policy.unmanaged", self.unmanaged, ("void", "allow"))
@@ -108,6 +118,15 @@ class Policy:
             raise ConfigError(f"policy.driver_capabilities must name some of: {known}")
         if not 1 <= self.slots_per_card <= 1024:
             raise ConfigError("policy.slots_per_card must be 1..1024")
+        _one_of("policy.over_limit", self.over_limit, ("event", "kill"))
+        _one_of("policy.unhooked", self.unhooked, ("event", "kill"))
+        _one_of("policy.foreign", self.foreign, ("event", "kill"))
+        if self.foreign == "kill" and self.unmanaged == "allow":
+            raise ConfigError(
+                "policy.foreign = kill would end what policy.unmanaged = allow lets in"
+            )
+        if not 1 <= self.over_limit_seconds <= 3600:
+            raise ConfigError("policy.over_limit_seconds must be 1..3600")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ import pytest
 from runtime_shim.abi import LIMITS_BYTES, ffi
 from runtime_shim.answers import Answer, AnswerStore
 from runtime_shim.claims import Claims
+from runtime_shim.config import Policy
+from runtime_shim.enforcement import Enforcer, Sight
 from runtime_shim.inventory import CardFacts, CardProcess, Inventory
 from runtime_shim.meter import Meter
 from runtime_shim.region import Region, Regions
@@ -180,3 +182,63 @@ async def test_a_file_that_is_gone_hurts_nobody(
 
     assert "usage file damaged" in caplog.messages
     assert limits_of(region).heartbeat_ns > 0
+
+
+def set_slots_high(path: Path, slots_high: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(ffi.offsetof("struct vgpu_usage", "slots_high"))
+        file.write(slots_high.to_bytes(4, "little"))
+
+
+async def test_a_word_that_goes_down_hides_no_slot(
+    node: Node, init: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = await node.start()
+    write_slot(region.usage_path, 3, GIB)
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB + 500)]
+    await ticks(node)
+
+    set_slots_high(region.usage_path, 0)
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == 500
+    assert "usage file damaged" in caplog.messages
+    assert "only 0 slots" in caplog.records[-1].__dict__["reason"]
+
+
+async def test_no_claim_hides_what_is_above_the_limit(node: Node, init: Process) -> None:
+    region = await node.start()
+    for slot in range(8):
+        write_slot(region.usage_path, slot, 100 * GIB)
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=16 * GIB)]
+
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == 14 * GIB
+
+
+async def test_the_enforcer_sees_containers_and_strangers(node: Node, init: Process) -> None:
+    await node.start()
+    seen: list[Sight] = []
+
+    class Recorder(Enforcer):
+        async def look(self, sight: Sight) -> None:
+            seen.append(sight)
+
+    recorder = Recorder(Policy(), Path("/none/libvgpu.so"), node.folder)
+    meter = Meter(node.claims, node.regions, node.inventory, recorder)
+    node.nvml.held = [
+        CardProcess(pid=init.pid, used_bytes=3 * GIB),
+        CardProcess(pid=os.getpid(), used_bytes=7 * GIB),
+    ]
+
+    await meter.tick()
+
+    (sight,) = seen
+    (holding,) = sight.holdings
+    assert holding.allocation_id == node.answer.allocation_id
+    assert (holding.limit_bytes, holding.held_bytes) == (2 * GIB, 3 * GIB)
+    assert holding.pids == (init.pid,)
+    assert sight.inits[node.answer.allocation_id].pid == init.pid
+    assert list(sight.strangers) == [os.getpid()]
+    assert sight.complete
