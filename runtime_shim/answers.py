@@ -52,6 +52,8 @@ class Answer:
     """CLOCK_BOOTTIME of the verdict; means something within that boot only."""
     state: pb.ClaimState
     since_unix_ns: int
+    runtime_dir: str = ""
+    """XDG_RUNTIME_DIR of the launcher where there was no --root."""
 
     @property
     def allocation_id(self) -> str:

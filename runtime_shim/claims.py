@@ -17,7 +17,8 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Protocol
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
@@ -35,11 +36,16 @@ from runtime_shim.life import (
 )
 from runtime_shim.processes import (
     Init,
+    InitFacts,
+    Record,
     alive,
     boot_id,
     boottime_ns,
     cgroup_populated,
     find_init,
+    hold_init,
+    holders,
+    runtime_record,
 )
 from runtime_shim.region import Regions
 from runtime_shim.threads import in_thread
@@ -62,7 +68,7 @@ class _Tracked:
 
     answer: Answer
     launcher: int | None = None
-    """A pidfd; the low-level runtime runs under the same PID."""
+    """A pidfd; the low-level runtime runs under the same PID. None: an earlier agent had it."""
     init: Init | None = None
 
     def pidfds(self) -> list[int]:
@@ -278,7 +284,7 @@ class Claims:
             await self._free_removed(doubtful, key)
         elif own := [each for each in doubtful if each.answer.key == key]:
             # Some reads of /run: a thread, and a pass that holds the lock, would take longer.
-            for seen in _look_at_all(own, self._boot_id):
+            for seen in _look_at_all(own, self._boot_id, self._regions.folder):
                 await self._apply(*seen)
 
     async def free_removed(self, key: tuple[str, str]) -> None:
@@ -313,7 +319,9 @@ class Claims:
 
     async def _settle(self, entries: list[_Tracked]) -> None:
         if entries:
-            for seen in await in_thread(partial(_look_at_all, entries, self._boot_id)):
+            for seen in await in_thread(
+                partial(_look_at_all, entries, self._boot_id, self._regions.folder)
+            ):
                 await self._apply(*seen)
 
     async def _apply(self, tracked: _Tracked, found: Init | None, sighting: Sighting) -> None:
@@ -490,26 +498,39 @@ def _urgent(entries: list[_Tracked], key: tuple[str, str]) -> list[_Tracked]:
     ]
 
 
-def _look_at_all(entries: list[_Tracked], this_boot: str) -> list[_Seen]:
+def _look_at_all(entries: list[_Tracked], this_boot: str, regions: Path) -> list[_Seen]:
     living = alive([pidfd for each in entries for pidfd in each.pidfds()])
-    return [_look_at(each, living, this_boot) for each in entries]
+    held = cache(partial(holders, regions))  # looks at every process: once, and only if it must be
+    return [_look_at(each, living, this_boot, held) for each in entries]
 
 
-def _look_at(tracked: _Tracked, living: set[int], this_boot: str) -> _Seen:
+def _look_at(
+    tracked: _Tracked, living: set[int], this_boot: str, held: Callable[[], dict[str, int]]
+) -> _Seen:
     """Return what is to be seen of one container, and its init if that is newly found."""
     answer = tracked.answer
     same_boot = answer.boot_id == this_boot
-    held_alive = any(pidfd in living for pidfd in tracked.pidfds())
     found = None
     if same_boot and (tracked.init is None or tracked.init.pidfd not in living):
         found = find_init(
-            answer.runtime_root, answer.container_id, answer.pid_file, answer.verdict_boottime_ns
+            answer.runtime_root,
+            answer.container_id,
+            answer.pid_file,
+            answer.verdict_boottime_ns,
+            answer.runtime_dir,
         )
     cgroup = tracked.init.cgroup if tracked.init is not None else None
-    if held_alive or found is not None or (cgroup is not None and cgroup_populated(cgroup)):
-        process = Process.ALIVE
-    else:
+    process = Process.ALIVE
+    if not (
+        any(pidfd in living for pidfd in tracked.pidfds())
+        or found is not None
+        or (cgroup is not None and cgroup_populated(cgroup))
+    ):
         process = Process.GONE if answer.init_seen else Process.NEVER
+        # Whoever was stopped once is looked for where its runtime says it is, and that is enough.
+        if same_boot and not answer.init_seen and answer.state == RUNNING:
+            found = _hold(held().get(answer.allocation_id))
+            process = Process.ALIVE if found is not None else _without_process(tracked)
     since_verdict_ns = boottime_ns() - answer.verdict_boottime_ns
     sighting = Sighting(
         process=process,
@@ -517,6 +538,24 @@ def _look_at(tracked: _Tracked, living: set[int], this_boot: str) -> _Seen:
         seconds_since_verdict=since_verdict_ns / 1e9 if same_boot else math.inf,
     )
     return tracked, found, sighting
+
+
+def _without_process(tracked: _Tracked) -> Process:
+    """Return what to think of a container of which no process was ever seen."""
+    answer = tracked.answer
+    match runtime_record(answer.runtime_root, answer.container_id, answer.runtime_dir):
+        case Record.PRESENT:
+            return Process.GONE
+        case Record.ABSENT:
+            return Process.NEVER if tracked.launcher is None else Process.FAILED
+        case _:
+            return Process.UNKNOWN
+
+
+def _hold(pid: int | None) -> Init | None:
+    if pid is None:
+        return None
+    return hold_init(InitFacts(pid=pid, start_time=None, cgroup=None))
 
 
 def _exists(folder: str) -> bool:

@@ -316,6 +316,7 @@ class Creator:
             verdict_boottime_ns=boottime_ns(),
             state=RUNNING,
             since_unix_ns=time.time_ns(),
+            runtime_dir=launch.runtime_dir,
         )
 
     def _prepare(

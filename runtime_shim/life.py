@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a claim, as a pure function of what was seen; docs: DESIGN, the life of a container.
 
-running   from create until the container's init is gone and its own cgroup is empty
+running   from create until the container's init is gone and its own cgroup is empty, or the create
+          has failed; not knowing is no reason to end it
 stopped   the engine still knows the container: a restart gets the same cards
 released  the engine's directory of the container is gone
 """
@@ -18,7 +19,7 @@ STOPPED = pb.CLAIM_STATE_STOPPED
 RELEASED = pb.CLAIM_STATE_RELEASED
 
 NO_PROCESS_SECONDS = 30.0
-"""A verdict without a process this long was for a create that failed."""
+"""A verdict without a process this long was for a create that failed, where nobody saw its end."""
 
 
 class Process(Enum):
@@ -28,8 +29,12 @@ class Process(Enum):
     """The launcher, the container's init, or anything in its own cgroup."""
     GONE = auto()
     """There was an init, and it has ended."""
+    FAILED = auto()
+    """The create is over, and the runtime has no such container."""
     NEVER = auto()
-    """No init was seen since the verdict."""
+    """The runtime has no such container, and whether the create is over nobody knows."""
+    UNKNOWN = auto()
+    """No init was seen since the verdict, and the runtime's files cannot be looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,8 @@ def next_state(state: pb.ClaimState, sighting: Sighting) -> pb.ClaimState:
         return RUNNING
     if not sighting.engine_knows:
         return RELEASED
-    if state == STOPPED or sighting.process is Process.GONE:
+    if state == STOPPED or sighting.process in (Process.GONE, Process.FAILED):
         return STOPPED
+    if sighting.process is Process.UNKNOWN:
+        return RUNNING
     return RUNNING if sighting.seconds_since_verdict < NO_PROCESS_SECONDS else STOPPED

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-# Where runc and crun keep their state when no --root is given and they run as root.
-# Source: runc(8), crun(1).
-_DEFAULT_ROOTS = (Path("/run/runc"), Path("/run/crun"))
+# Where runc and crun keep their state when no --root is given and they run as root. crun, and runc
+# in a user namespace, prefer XDG_RUNTIME_DIR. Source: runc(8), crun(1).
+_DEFAULT_ROOT_NAMES = ("runc", "crun")
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 # One of the hierarchies in which a container has its own cgroup; version 2 first.
@@ -50,6 +52,16 @@ class Init:
         os.close(self.pidfd)
 
 
+class Record(Enum):
+    """What the low-level runtime's own files say about a container."""
+
+    PRESENT = auto()
+    ABSENT = auto()
+    """Its root is there and has no state of this container."""
+    UNKNOWN = auto()
+    """Nobody can tell: the root is not there, unreadable, or of a runtime that is not known."""
+
+
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -68,20 +80,66 @@ def alive(pidfds: list[int]) -> set[int]:
     return set(pidfds) - {pidfd for pidfd, _ in poll.poll(0)}
 
 
-def find_init(root: str, container_id: str, pid_file: str, not_before_ns: int) -> Init | None:
+def find_init(
+    root: str, container_id: str, pid_file: str, not_before_ns: int, runtime_dir: str = ""
+) -> Init | None:
     """Return the live first process of a container, or None when none can be found.
 
     The runtime's state file names it; the engine's --pid-file is asked when there is no state file
     that can be read, and says nothing about a start time or a cgroup. A process that started before
     `not_before_ns` (CLOCK_BOOTTIME) is another one, which a stale file names.
     """
-    facts = _runtime_facts(root, container_id) or _pid_file_facts(pid_file)
+    facts = _runtime_facts(root, container_id, runtime_dir) or _pid_file_facts(pid_file)
     if facts is None:
         return None
     started = start_time(facts.pid)
     if started is None or (started + 1) * _TICK_NS < not_before_ns:
         return None
     return hold_init(facts)
+
+
+def runtime_record(root: str, container_id: str, runtime_dir: str = "") -> Record:
+    """Tell whether the low-level runtime has a container of this id."""
+    if _runtime_facts(root, container_id, runtime_dir) is not None:
+        return Record.PRESENT
+    looked = False
+    for folder in _roots(root, runtime_dir):
+        try:
+            if not folder.is_dir():
+                continue
+            os.listdir(folder)
+            if any((folder / container_id / name).exists() for name, _ in _STATE_FILES):
+                return Record.UNKNOWN
+        except OSError:
+            return Record.UNKNOWN
+        looked = True
+    return Record.ABSENT if looked else Record.UNKNOWN
+
+
+def holders(folder: Path) -> dict[str, int]:
+    """Return who has `folder`/NAME/limits mounted: the oldest live process, by NAME.
+
+    However the runtime was called and wherever it keeps its state, its container has this mount.
+    """
+    wanted = re.compile(rb"/" + re.escape(os.fsencode(folder.name)) + rb"/([\w-]{1,64})/limits ")
+    ours = {_mount_namespace("self"), _mount_namespace("1")}
+    names: dict[str, set[str]] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        namespace = _mount_namespace(pid)
+        if not namespace or namespace in ours:
+            continue
+        if namespace not in names:
+            try:
+                table = Path(f"/proc/{pid}/mountinfo").read_bytes()
+            except OSError:
+                continue
+            names[namespace] = {name.decode() for name in wanted.findall(table)}
+        started = start_time(int(pid)) if names[namespace] else None
+        if started is not None:
+            for name in names[namespace]:
+                found[name] = min(found.get(name, (started, int(pid))), (started, int(pid)))
+    return {name: pid for name, (_, pid) in found.items()}
 
 
 def hold_init(facts: InitFacts) -> Init | None:
@@ -134,9 +192,24 @@ def cgroup_pids(cgroup: Path) -> Iterator[int]:
             continue
 
 
-def _runtime_facts(root: str, container_id: str) -> InitFacts | None:
-    for folder in (Path(root),) if root else _DEFAULT_ROOTS:
-        for name, parse in (("state.json", _runc_facts), ("status", _crun_facts)):
+def _mount_namespace(pid: str) -> str:
+    """Return the name of a process's mount namespace; empty when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
+def _roots(root: str, runtime_dir: str) -> list[Path]:
+    if root:
+        return [Path(root)]
+    folders = [runtime_dir, "/run"] if runtime_dir else ["/run"]
+    return [Path(folder, name) for folder in folders for name in _DEFAULT_ROOT_NAMES]
+
+
+def _runtime_facts(root: str, container_id: str, runtime_dir: str) -> InitFacts | None:
+    for folder in _roots(root, runtime_dir):
+        for name, parse in _STATE_FILES:
             try:
                 table = json.loads((folder / container_id / name).read_bytes())
                 facts = parse(table)
@@ -167,6 +240,9 @@ def _crun_facts(table: dict[str, Any]) -> InitFacts:
     return InitFacts(
         pid=int(table["pid"]), start_time=int(started) if started else None, cgroup=cgroup
     )
+
+
+_STATE_FILES = (("state.json", _runc_facts), ("status", _crun_facts))
 
 
 def _pid_file_facts(pid_file: str) -> InitFacts | None:

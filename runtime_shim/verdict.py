@@ -18,7 +18,7 @@ import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,7 @@ COMMANDS: Final = ("create", "run", "restore")
 _CONNECTIONS: Final = 256
 _BACKLOG: Final = 1024
 # A launcher sends its packet right after it connects.
-_REQUEST_SECONDS: Final = 5.0
+_REQUEST_SECONDS: Final = 1.0
 _LISTEN_FDS_START: Final = 3
 
 # What runc and crun take as an id; it becomes part of paths here.
@@ -58,13 +58,17 @@ class Launch:
     command: str
     container_id: str
     root: str
-    """The value of --root; empty when it was not given."""
+    """The value of --root, absolute; empty when it was not given."""
     bundle: str
     """Absolute; for messages and claims. Files are reached through `bundle_fd` alone."""
     pid_file: str
     """Absolute, or empty when it was not given."""
     bundle_fd: int
     launcher_pidfd: int
+    runtime_dir: str = ""
+    """XDG_RUNTIME_DIR where no root was given; runtimes may keep their state below it."""
+    began: float = field(default_factory=time.monotonic)
+    """When it was asked, by the monotonic clock; the launcher waits from then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,10 +235,12 @@ class VerdictServer:
             return None
         if uid != 0:
             raise MalformedError(f"the launcher runs as uid {uid}, and only root may ask")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & socket.MSG_TRUNC:
             raise MalformedError(f"the request is larger than {PACKET_BYTES} bytes")
         fields = decode_request(packet)
-        if len(received) != 1 or not stat.S_ISDIR(os.fstat(received[0]).st_mode):
+        if len(received) > 1 or flags & socket.MSG_CTRUNC:
+            raise MalformedError("the request carries more descriptors than the bundle's directory")
+        if not received or not stat.S_ISDIR(os.fstat(received[0]).st_mode):
             raise MalformedError("the request does not carry the bundle's directory")
         try:
             pidfd = os.pidfd_open(pid)
@@ -272,17 +278,28 @@ def _launch(fields: dict[str, str], bundle_fd: int, pidfd: int) -> Launch:
     bundle = fields.get("bundle", "")
     if not bundle.startswith("/"):
         raise MalformedError("the request does not name the bundle by an absolute path")
-    pid_file = fields.get("pid_file", "")
+    pid_file, runtime_dir = fields.get("pid_file", ""), fields.get("runtime_dir", "")
     return Launch(
         command=command,
         container_id=container_id,
-        root=fields.get("root", ""),
+        root=_checked_root(fields.get("root", "")),
         bundle=bundle,
         # A relative one is relative to a folder that the agent does not know.
         pid_file=pid_file if pid_file.startswith("/") else "",
         bundle_fd=bundle_fd,
         launcher_pidfd=pidfd,
+        runtime_dir=runtime_dir if runtime_dir.startswith("/") else "",
     )
+
+
+def _checked_root(root: str) -> str:
+    """Return `root` in one spelling; MalformedError for one under which no state can be found."""
+    if not root:
+        return ""
+    words = [word for word in root.split("/") if word not in ("", ".")]
+    if not root.startswith("/") or ".." in words:
+        raise MalformedError(f"--root {root[:256]!r} is not an absolute path without '..'")
+    return "/" + "/".join(words)
 
 
 def _receive_packet(connection: socket.socket) -> tuple[bytes, list[int], int]:

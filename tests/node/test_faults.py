@@ -115,6 +115,47 @@ def test_a_create_that_fails_after_the_verdict_leaks_nothing(
     assert set(node.claim_states()) == {"b"}
 
 
+def test_a_failed_create_holds_its_slice_no_longer_than_any_stopped_one(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    bundle = make_bundle("a", slice_env("6Gi"), args=["/does/not/exist"])
+    with pytest.raises(RuntimeFailedError, match="/does/not/exist"):
+        runtime.start_detached(bundle, "a")
+
+    wait_until(
+        lambda: node.claim_states() == {"a": "stopped"}, "the claim is stopped", timeout_seconds=5
+    )
+
+
+def test_a_relative_root_books_nothing_twice(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(node.directory)
+    relative = OciRuntime(node.launcher, Path("relative"))
+    relative.start_detached(make_bundle("a", slice_env("6Gi")), "a")
+    try:
+        wait_until(
+            lambda: '"init_seen": true' in node_answers(node),
+            "the agent finds the container",
+            timeout_seconds=5,
+        )
+        (claim,) = node.claims()
+        assert claim.allocation.claim.runtime_root == str(node.directory / "relative")
+        with pytest.raises(RuntimeFailedError, match="free"):
+            runtime.start_detached(make_bundle("b", slice_env("4Gi")), "b")
+    finally:
+        relative.delete("a")
+
+    wait_until(
+        lambda: node.claim_states() == {"a": "stopped"}, "its end is seen", timeout_seconds=5
+    )
+
+
+def node_answers(node: Node) -> str:
+    """Return the texts of all stored answers."""
+    return "".join(path.read_text() for path in (node.state_dir / "agent/answers").glob("*.json"))
+
+
 def test_everything_of_a_released_container_is_gone(
     node: Node, runtime: OciRuntime, make_bundle: MakeBundle
 ) -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +121,22 @@ def forget_by_engine(of: Answer) -> None:
     Path(of.engine_directory).rmdir()
 
 
+@contextlib.contextmanager
+def mounted(limits: Path) -> Iterator[int]:
+    """Run a process that has the file mounted in a mount namespace of its own, as a container."""
+    script = 'mount --bind "$1" "$1" && echo ready && exec sleep 600'
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(limits)],
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
 async def test_a_container_runs_while_its_launcher_works(
     node: Node, container: Answer, launcher: Process
 ) -> None:
@@ -185,22 +203,78 @@ async def test_it_is_released_when_the_engine_forgets_it(
     assert not (node.regions.folder / container.allocation_id).exists()
 
 
-async def test_a_verdict_without_process_is_held_and_then_stopped(
+async def test_a_create_that_failed_is_stopped_at_once(
     node: Node, container: Answer, launcher: Process
 ) -> None:
+    Path(container.runtime_root).mkdir()
     young = replace(container, verdict_boottime_ns=boottime_ns())
     node.start(young, launcher)
     launcher.end()
-    await node.claims.look()
-    assert node.state(young) == RUNNING
 
+    await node.claims.look()
+
+    assert node.state(young) == STOPPED
+    assert node.stored(young) == STOPPED
+
+
+async def test_a_create_whose_end_nobody_saw_is_held_and_then_stopped(
+    node: Node, container: Answer
+) -> None:
+    Path(container.runtime_root).mkdir()
+    young = replace(container, verdict_boottime_ns=boottime_ns())
     old = replace(young, verdict_boottime_ns=boottime_ns() - LONG_AGO_NS)
-    with Process() as another:
-        node.start(old, another)
-        another.end()
+    old = replace(old, allocation=allocation(container_id="c2", root=old.runtime_root))
+    node.store.put(young)
+    node.store.put(old)
+
+    await node.claims.adopt()
+
+    assert node.state(young) == RUNNING
+    assert node.state(old) == STOPPED
+
+
+@pytest.mark.parametrize("unknown", ["no root", "a file", "a state of another runtime"])
+async def test_a_container_that_cannot_be_looked_at_runs_until_the_engine_forgets_it(
+    node: Node, container: Answer, launcher: Process, unknown: str
+) -> None:
+    root = Path(container.runtime_root)
+    if unknown == "a file":
+        root.write_text("")
+    elif unknown == "a state of another runtime":
+        (root / container.container_id).mkdir(parents=True)
+        (root / container.container_id / "state.json").write_text('{"pid": 0}')
+    old = replace(container, verdict_boottime_ns=boottime_ns() - LONG_AGO_NS)
+    node.start(old, launcher)
+    launcher.end()
+
+    await node.claims.look()
+
+    assert node.state(old) == RUNNING
+    forget_by_engine(old)
+    await node.claims.look()
+    assert node.cache.released == [old.allocation_id]
+
+
+@pytest.mark.parametrize("root_exists", [True, False])
+async def test_a_container_is_found_by_its_limits_file_wherever_its_runtime_keeps_its_state(
+    node: Node, container: Answer, launcher: Process, root_exists: bool
+) -> None:
+    if root_exists:
+        Path(container.runtime_root).mkdir()
+    old = replace(container, verdict_boottime_ns=boottime_ns() - LONG_AGO_NS)
+    node.start(old, launcher)
+    launcher.end()
+    with mounted(node.regions.folder / old.allocation_id / "limits") as init:
+        forget_by_engine(old)
         await node.claims.look()
 
-    assert node.state(old) == STOPPED
+        assert node.state(old) == RUNNING
+        ((_, found),) = node.claims.running()
+        assert found is not None
+        assert found.pid == init
+
+    await node.claims.look()
+    assert node.cache.released == [old.allocation_id]
 
 
 async def test_a_release_that_fails_is_tried_again(

@@ -71,6 +71,9 @@ def test_a_claim_without_process_and_engine_is_released(
         (Process.NEVER, NO_PROCESS_SECONDS - 0.1, RUNNING),
         (Process.NEVER, NO_PROCESS_SECONDS, STOPPED),
         (Process.NEVER, math.inf, STOPPED),
+        (Process.FAILED, 0.0, STOPPED),
+        (Process.UNKNOWN, 0.0, RUNNING),
+        (Process.UNKNOWN, NO_PROCESS_SECONDS * 1000, RUNNING),
         (Process.ALIVE, math.inf, RUNNING),
     ],
 )

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime_shim.processes import (
     Init,
+    Record,
     alive,
     boottime_ns,
     cgroup_pids,
     cgroup_populated,
     find_init,
     pid_namespace,
+    runtime_record,
     start_time,
 )
 from tests.runtime_shim.containers import Process, write_crun_state, write_runc_state
@@ -124,3 +126,32 @@ def test_a_cgroup_counts_with_everything_below(tmp_path: Path) -> None:
 def test_nothing_is_known_of_a_pid_that_nobody_has() -> None:
     assert start_time(2**22 + 1) is None
     assert pid_namespace(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("runtime", "write"), [("runc", write_runc_state), ("crun", write_crun_state)]
+)
+def test_without_a_root_the_runtime_directory_is_searched(
+    tmp_path: Path, process: Process, runtime: str, write: Callable[[Path, str, int], Path]
+) -> None:
+    write(tmp_path / runtime, "c1", process.pid)
+
+    init = find_init("", "c1", "", 0, str(tmp_path))
+
+    assert init is not None
+    assert init.pid == process.pid
+    init.close()
+    assert runtime_record("", "c1", str(tmp_path)) is Record.PRESENT
+
+
+def test_what_a_runtime_s_root_tells(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert runtime_record(str(root), "c1") is Record.UNKNOWN
+    root.mkdir()
+    assert runtime_record(str(root), "c1") is Record.ABSENT
+    (root / "c1").mkdir()
+    assert runtime_record(str(root), "c1") is Record.ABSENT
+    (root / "c1" / "state.json").write_text("not what runc writes")
+    assert runtime_record(str(root), "c1") is Record.UNKNOWN
+    write_runc_state(root, "c1", 1)
+    assert runtime_record(str(root), "c1") is Record.PRESENT

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -107,6 +108,16 @@ async def test_absent_fields_are_empty(address: Path, handler: Handler, bundle: 
     assert (handler.launches[0].root, handler.launches[0].pid_file) == ("", "")
 
 
+@pytest.mark.parametrize("root", ["/run/r", "/run/./r/", "//run//r", "/./run/r/."])
+async def test_one_root_has_one_spelling(
+    address: Path, handler: Handler, bundle: Path, root: str
+) -> None:
+    await ask(address, request(bundle, "c1", root=root, runtime_dir="/run/user/0"), bundle)
+
+    assert handler.launches[0].root == "/run/r"
+    assert handler.launches[0].runtime_dir == "/run/user/0"
+
+
 async def test_a_refusal_carries_its_line(address: Path, handler: Handler, bundle: Path) -> None:
     handler.verdict = refuse("vgpu: no\nroom: permission denied")
 
@@ -130,8 +141,10 @@ MALFORMED: list[tuple[bytes, int, str]] = [
     (packet(b"command=run\0id=..\0bundle=/b\0"), 1, "container id '..' is not valid"),
     (packet(b"command=run\0id=c\0bundle=b\0"), 1, "by an absolute path"),
     (packet(b"command=run\0id=c\0bundle=/b\0"), 0, "does not carry the bundle's directory"),
-    (packet(b"command=run\0id=c\0bundle=/b\0"), 2, "does not carry the bundle's directory"),
-    (packet(b"command=run\0id=c\0bundle=/b\0"), 40, "is larger than"),
+    (packet(b"command=run\0id=c\0bundle=/b\0"), 2, "more descriptors than the bundle's"),
+    (packet(b"command=run\0id=c\0bundle=/b\0"), 40, "more descriptors than the bundle's"),
+    (packet(b"command=run\0id=c\0bundle=/b\0root=r\0"), 1, "--root 'r' is not an absolute path"),
+    (packet(b"command=run\0id=c\0bundle=/b\0root=/a/../r\0"), 1, "without '..'"),
 ]
 
 
@@ -176,10 +189,14 @@ async def test_a_launcher_that_goes_cancels_its_work(
 
 
 async def test_a_launcher_that_says_nothing_holds_nobody_up(address: Path, bundle: Path) -> None:
-    silent = LauncherClient(address)
+    silent = [LauncherClient(address) for _ in range(300)]
+    began = time.monotonic()
 
     assert (await ask(address, request(bundle, "c"), bundle)) == {"verdict": "low-level"}
-    silent.close()
+    assert time.monotonic() - began < 2
+    assert "no request came in 1 s" in (await silent[0].reply())["message"]
+    for each in silent:
+        each.close()
 
 
 async def test_a_bug_in_the_handler_ends_one_connection(
