@@ -23,6 +23,7 @@ from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
+from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError
 from runtime_shim.host import Host
@@ -105,6 +106,7 @@ class Creator:
         self._host = host
         self._boot_id = boot_id()
         self._inspections = Lane()
+        self._doors = Doors(_own_paths(config))
 
     async def create(self, launch: Launch) -> Verdict:
         """Return the verdict for one launcher; never raises but when cancelled."""
@@ -127,9 +129,12 @@ class Creator:
 
     async def _create(self, creation: _Creation) -> Verdict:
         # Short and on local file systems: a thread would wait longer for the interpreter. Only the
-        # root may lie on a file system that hangs.
+        # root and the sources of binds may lie on a file system that hangs.
         plan = self._read(creation)
         if plan is None:
+            if creation.void is not None:
+                await self._inspections.run(partial(self._check_doors, creation, creation.void))
+                creation.bundle.write(creation.void)
             return creation.unmanaged_verdict
         rootfs = await self._inspections.run(
             partial(self._inspect, creation, plan.spec, plan.library is not None)
@@ -152,7 +157,7 @@ class Creator:
         return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
 
     def _read(self, creation: _Creation) -> _Plan | None:
-        """Look at the bundle. None: it asks for nothing and is ready to start as it now is."""
+        """Look at the bundle. None: it asks for nothing, and starts as it is or as `void` says."""
         bundle, launch = creation.bundle, creation.launch
         spec = bundle.read()
         facts = classify(spec)
@@ -215,6 +220,8 @@ class Creator:
         return None
 
     def _inspect(self, creation: _Creation, spec: Spec, library: bool) -> RootfsFacts:
+        check_namespaces(spec)
+        self._check_doors(creation, spec)
         facts = inspect_rootfs(creation.launch.bundle_fd, spec, library=library)
         for note in facts.notes:
             logger.info(
@@ -223,6 +230,9 @@ class Creator:
         if facts.preload_objection is not None and self._config.policy.preload_env != "allow":
             raise facts.preload_objection
         return facts
+
+    def _check_doors(self, creation: _Creation, spec: Spec) -> None:
+        self._doors.check(spec, creation.launch.bundle_fd)
 
     def _unmanaged(self, creation: _Creation, spec: Spec, facts: Classification) -> Verdict:
         decision = treat_unmanaged(facts, default=self._config.policy.unmanaged)
@@ -234,7 +244,7 @@ class Creator:
             return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
         stripped = self._strip(creation, spec, None)
         edits = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": "void"})
-        creation.bundle.write(apply_edits(stripped, edits))
+        creation.void = apply_edits(stripped, edits)
         return LOW_LEVEL
 
     def _strip(self, creation: _Creation, spec: Spec, library: str | None) -> Spec:
@@ -376,6 +386,8 @@ class _Creation:
         self.bundle = Bundle(launch.bundle_fd)
         self.name: ContainerName = name_by_id(launch.container_id)
         self.unmanaged_verdict = LOW_LEVEL
+        self.void: Spec | None = None
+        """What config.json becomes for a container that sees no GPU."""
 
     def refused(self, reason: str, remedy: str) -> Verdict:
         line = refusal_line(self.name, reason, remedy)
@@ -412,3 +424,20 @@ def _asks_for_whole_cards(request: pb.AllocationRequest) -> bool:
 def _library_folders(config: Config) -> tuple[str, ...]:
     """Return where libraries of this and of earlier versions are: /usr/lib/vgpu by default."""
     return (str(config.paths.library.parent.parent),)
+
+
+def _own_paths(config: Config) -> list[Path]:
+    """Return where everything is that holds containers to their slices, and the sockets."""
+    paths = config.paths
+    own = [
+        paths.run_dir,
+        paths.run_dir / "containers",
+        paths.state_dir,
+        paths.state_dir.parent / "cache",  # where the cache's own default state is
+        paths.library.parent,
+        paths.socket,
+    ]
+    scheme, _, address = config.cache.address.partition(":")
+    if scheme == "unix" and address.startswith("/"):
+        own.append(Path(address))
+    return own

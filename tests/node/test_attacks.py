@@ -76,3 +76,60 @@ def test_a_node_that_allows_sys_admin_says_so_each_time(
         finally:
             runtime.delete("a")
         assert "weak isolation: CAP_SYS_ADMIN" in node.log("agent")
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "asks"),
+    [
+        ("/", ["rbind"], True),
+        ("/", ["rbind", "ro"], False),
+        ("{run}", ["rbind", "ro"], True),
+        ("{run}/containers", ["rbind"], False),
+        ("link", ["rbind"], True),
+    ],
+)
+def test_a_mount_that_leads_to_the_limits_is_refused(
+    node: Node,
+    runtime: OciRuntime,
+    make_bundle: MakeBundle,
+    scratch: Path,
+    place: str,
+    options: list[str],
+    asks: bool,
+) -> None:
+    """`docker run -v /run/vgpu:/x`, `-v /:/host`: root inside writes every container's limits."""
+    (scratch / "link").symlink_to(node.run_dir)
+    shown = place.format(run=node.run_dir)
+    bundle = make_bundle("a", slice_env("2Gi") if asks else {"NVIDIA_VISIBLE_DEVICES": "all"})
+    bundle.spec["mounts"].append(
+        {
+            "destination": "/x",
+            "type": "bind",
+            "source": str(scratch / "link") if shown == "link" else shown,
+            "options": options,
+        }
+    )
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match=r"it mounts '.*' at '/x', which leads to"):
+        runtime.start_detached(bundle, "a")
+    assert bundle.read() == bundle.spec
+    assert node.claim_states() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("mnt", "no mount namespace of its own"), ("pid", "joins the host's PID namespace")],
+)
+def test_a_namespace_of_the_host_by_its_path_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, kind: str, message: str
+) -> None:
+    bundle = make_bundle("a", slice_env("2Gi"))
+    name = {"mnt": "mount"}.get(kind, kind)
+    for namespace in bundle.spec["linux"]["namespaces"]:
+        if namespace["type"] == name:
+            namespace["path"] = f"/proc/{os.getpid()}/ns/{kind}"
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match=message):
+        runtime.start_detached(bundle, "a")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mounts and namespaces lead out of a container."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_shim.doors import Doors, check_namespaces
+from runtime_shim.errors import RefusedError
+from runtime_shim.spec import SpecError
+from tests.runtime_shim.specs import bind, plain_spec
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """Return a host with the agent's files below run, state and lib, and a user's below home."""
+    for folder in ("run/vgpu/containers", "state/agent", "lib/vgpu/1.0", "home/user", "bundle"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "run/vgpu/agent.sock").touch()
+    (tmp_path / "lib/vgpu/current").symlink_to("1.0")
+    return tmp_path
+
+
+def check(host: Path, *sources: str, absolute: bool = True) -> None:
+    own = ("run/vgpu", "run/vgpu/containers", "state/agent", "lib/vgpu/current", "run/cache.sock")
+    doors = Doors([host / path for path in own])
+    names = [f"{host}/{name}" if absolute else name for name in sources]
+    spec = plain_spec(mounts=[bind(name, "/x") for name in names])
+    fd = os.open(host / "bundle", os.O_PATH | os.O_DIRECTORY)
+    try:
+        doors.check(spec, fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "run/vgpu",
+        "run/vgpu/",
+        "run/vgpu/agent.sock",
+        "run/vgpu/containers/1/limits",
+        "run",
+        "state/agent/answers",
+        "state",
+        "lib/vgpu/1.0/libvgpu.so",
+        "lib/vgpu",
+        "run/cache.sock",
+        "home/../run",
+        "",
+    ],
+)
+def test_a_bind_that_leads_to_the_agents_files_is_refused(host: Path, source: str) -> None:
+    with pytest.raises(RefusedError, match=r"it mounts '.*' at '/x', which leads to the files"):
+        check(host, source)
+
+
+def test_so_is_the_whole_host(host: Path) -> None:
+    with pytest.raises(RefusedError, match=r"it mounts '/' at '/x', which leads to the files"):
+        check(host, "/", absolute=False)
+
+
+def test_so_is_one_that_gets_there_by_a_link_or_from_the_bundle(host: Path) -> None:
+    (host / "home/user/link").symlink_to("../../run")
+
+    for source in ("home/user/link", "home/user/link/vgpu"):
+        with pytest.raises(RefusedError, match="leads to the files"):
+            check(host, source)
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check(host, "../run", absolute=False)
+
+
+@pytest.fixture(params=["run", "run/vgpu", "run/vgpu/containers"])
+def volume(host: Path, needs_root: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the name of another mount of an own folder, as a volume of Docker's makes one."""
+    (host / "home/volume").mkdir()
+    subprocess.run(["mount", "--bind", host / request.param, host / "home/volume"], check=True)
+    yield "home/volume"
+    subprocess.run(["umount", host / "home/volume"], check=True)
+
+
+def test_so_is_another_mount_of_the_same_folder(host: Path, volume: str) -> None:
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check(host, volume)
+
+
+def test_other_folders_may_be_mounted(host: Path) -> None:
+    check(host, "home", "home/user", "absent", "runx", "lib/vgpu-other", "state/other")
+
+
+def test_the_hosts_dev_and_its_cards_are_seen_behind_links(host: Path) -> None:
+    (host / "home/dev").symlink_to("/dev")
+
+    with pytest.raises(RefusedError, match="is the host's /dev"):
+        check(host, "home/dev")
+
+
+def test_a_folder_of_the_agent_that_comes_later_counts_from_then_on(host: Path) -> None:
+    doors = Doors([host / "later"])
+    spec = plain_spec(mounts=[bind(f"{host}/link", "/x")])
+    (host / "link").symlink_to("elsewhere")
+    doors.check(spec, -1)
+    (host / "elsewhere").mkdir()
+    (host / "later").symlink_to("elsewhere")
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        doors.check(spec, -1)
+
+
+def namespaces(*given: dict[str, Any]) -> dict[str, Any]:
+    spec = plain_spec()
+    spec["linux"]["namespaces"] = list(given)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([{"type": "pid"}], "no mount namespace of its own"),
+        ([{"type": "mount", "path": "/proc/1/ns/mnt"}], "no mount namespace of its own"),
+        (
+            [{"type": "mount"}, {"type": "pid", "path": "/proc/self/ns/pid"}],
+            "joins the host's PID namespace by '/proc/self/ns/pid'",
+        ),
+    ],
+)
+def test_a_foreign_namespace_is_refused(given: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(RefusedError, match=message):
+        check_namespaces(namespaces(*given))
+
+
+@pytest.mark.parametrize("path", ["", None, "/absent", "/proc/self/ns/uts"])
+def test_own_namespaces_and_those_of_other_containers_are_fine(path: str | None) -> None:
+    check_namespaces(namespaces({"type": "pid", "path": path}, {"type": "mount", "path": ""}))
+
+
+def test_a_path_that_is_none_is_refused() -> None:
+    with pytest.raises(SpecError, match="path of a namespace is not a string"):
+        check_namespaces(namespaces({"type": "mount"}, {"type": "pid", "path": 7}))
