@@ -27,6 +27,7 @@ SAN_PRODUCTS :=   # sanitizer builds of the products
 include runtime_shim/launcher/module.mk
 include hook_c/module.mk
 include tests/fakes/gpu/module.mk
+include bench/gpu/module.mk
 
 # Whole nodes mostly wait for each other: more workers than processors.
 WORKERS ?= 4
