@@ -27,7 +27,7 @@ from runtime_shim.cache_client import CacheClient
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
-from runtime_shim.create import Creator
+from runtime_shim.create import Creator, verdict_seconds
 from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.host import Host
@@ -112,7 +112,7 @@ class Agent:
 
     async def serve(self, listener: socket.socket) -> None:
         """Do everything that never ends, until cancelled."""
-        server = VerdictServer(listener, self.creator.create)
+        server = VerdictServer(listener, self.creator.create, verdict_seconds(self._config))
         async with asyncio.TaskGroup() as group:
             group.create_task(server.serve())
             group.create_task(self.claims.run())
@@ -146,6 +146,8 @@ class Agent:
                     await self._take(event)
             except RuntimeShimError as error:
                 logger.warning("cache not reachable", extra={"reason": str(error)})
+            except OSError as error:  # a full disk; the next snapshot is taken anew
+                logger.error("change of the cache not taken", extra={"reason": str(error)})
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, longest)
 
@@ -167,7 +169,10 @@ class Agent:
                     # Changes come in crowds, and a report lists every claim.
                     await asyncio.sleep(_CROWD_SECONDS)
             await self._try_to_report()
-            await in_thread(self.store.sync)
+            try:
+                await in_thread(self.store.sync)
+            except OSError as error:
+                logger.error("answers are not on the disk yet", extra={"reason": str(error)})
 
     async def _try_to_report(self) -> None:
         try:

@@ -19,6 +19,8 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim.files import write_all
+
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
@@ -110,7 +112,7 @@ class AnswerStore:
 
     def put(self, answer: Answer) -> None:
         """Keep `answer`; it survives a killed agent once this returns, and a crash of the host
-        once `sync` has returned.
+        once `sync` has returned. OSError leaves the old one.
 
         A create does not wait for the disk (7 ms here, four times the rest of the create): a crash
         of the host ends the container, too, and its next create asks the scheduler cache.
@@ -118,13 +120,17 @@ class AnswerStore:
         path = self._path(answer.allocation_id)
         temporary = path.with_suffix(".tmp")
         with self._lock:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
             try:
-                os.write(descriptor, encode_answer(answer))
-            finally:
-                os.close(descriptor)
+                descriptor = os.open(
+                    temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+                )
+                try:
+                    write_all(descriptor, encode_answer(answer))
+                finally:
+                    os.close(descriptor)
+            except OSError as error:  # a full disk
+                temporary.unlink(missing_ok=True)
+                raise OSError(error.errno, error.strerror, str(path)) from error
             # Not a rename over the old file: ext4 then waits for the disk. What a crash may leave
             # between these two lines, `load` completes.
             path.unlink(missing_ok=True)
@@ -138,9 +144,14 @@ class AnswerStore:
             names, self._unsynced = self._unsynced, set()
         if not names:
             return
-        for name in names:
-            _fsync(self._path(name))
-        _fsync(self.folder)
+        try:
+            for name in names:
+                _fsync(self._path(name))
+            _fsync(self.folder)
+        except OSError:
+            with self._lock:
+                self._unsynced |= names & self._answers.keys()
+            raise
 
     def remove(self, *allocation_ids: str) -> None:
         """Forget answers, durably; those that are not there cost nothing."""

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.answers import Answer, AnswerStore
+from runtime_shim.answers import Answer, AnswerStore, decode_answer, encode_answer
 from runtime_shim.errors import RuntimeShimError
 from runtime_shim.life import (
     NO_PROCESS_SECONDS,
@@ -115,11 +115,12 @@ class Claims:
         self._tracked: dict[str, _Tracked] = {}
         self._orphans: dict[str, _Orphan] = {}
         self._creating: dict[tuple[str, str], _Creation] = {}
-        self._releasing: dict[str, asyncio.Future[bool]] = {}
+        self._releasing: dict[str, asyncio.Task[None]] = {}
         self._retired: list[int] = []
         self._wake = asyncio.Event()
         self._ended: set[int] = set()
         self._freed: list[str] = []
+        self._unkept: set[str] = set()
         self._pass_lock = asyncio.Lock()
         self._next_pass: asyncio.Task[None] | None = None
 
@@ -204,6 +205,7 @@ class Claims:
         await self.forget(gone)
         for allocation in known.values():
             await self.upsert(allocation)
+        await self._sweep()
 
     async def upsert(self, allocation: pb.Allocation) -> None:
         """Take a claim that is new or has changed."""
@@ -218,7 +220,9 @@ class Claims:
         region = self._regions.get(allocation.allocation_id)
         if region is not None:
             region.update(allocation)
-        await in_thread(partial(self._store.put, tracked.answer))
+            with contextlib.suppress(OSError):  # an older record is better than none
+                self._regions.record(allocation.allocation_id, encode_answer(tracked.answer))
+        await self._keep(tracked.answer)
 
     async def drop(self, allocation_id: str) -> None:
         """Take the end of a claim; a running container keeps its slice and is reported again."""
@@ -231,18 +235,47 @@ class Claims:
 
     async def adopt(self) -> None:
         """Take over what an earlier agent stored, and look at all of it once."""
+        for answer in await in_thread(self._restored):
+            await self._keep(answer)
+            self._track(_Tracked(answer=answer))
         for answer in self._store.all():
-            self._tracked[answer.allocation_id] = _Tracked(answer=answer)
-        await self.look()
+            self._track(_Tracked(answer=answer))
+        await self._look()
         for answer, _ in self.running():
             if self._regions.adopt(answer.allocation) is None and not answer.allocation.whole_cards:
                 logger.error(
                     "limits file of a running container is missing",
                     extra={"allocation_id": answer.allocation_id},
                 )
-        leftovers = await in_thread(partial(self._regions.sweep, list(self._tracked)))
+
+    def _restored(self) -> list[Answer]:
+        """Return the answers that are no longer in the store, from the containers' own folders."""
+        answers = []
+        for name, content in self._regions.records().items():
+            if self._store.get(name) is not None:
+                continue
+            try:
+                answer = decode_answer(content)
+            except ValueError as error:
+                extra = {"allocation_id": name, "reason": str(error)}
+                logger.warning("record of a container is not readable", extra=extra)
+                continue
+            if answer.allocation_id == name and answer.boot_id == self._boot_id:
+                logger.warning("answer restored", extra={"allocation_id": name})
+                answers.append(answer)
+        return answers
+
+    async def _sweep(self) -> None:
+        """Remove the files of containers that neither the cache nor this node knows any more."""
+        known = {*self._tracked, *self._orphans, *self._freed}
+        leftovers = self._regions.names() - known
         if leftovers:
-            logger.info("leftovers removed", extra={"allocation_ids": leftovers})
+            held = await in_thread(partial(holders, self._regions.folder))
+            for name in sorted(leftovers & held.keys()):
+                logger.error("unknown container with a slice runs", extra={"allocation_id": name})
+            for name in sorted(leftovers - held.keys()):
+                await in_thread(partial(self._regions.remove, name))
+                logger.info("leftover removed", extra={"allocation_id": name})
 
     async def run(self) -> None:
         """Look each second at all, and at once where a process has ended, until cancelled."""
@@ -256,7 +289,7 @@ class Claims:
             try:
                 if time.monotonic() >= next_pass:
                     next_pass = time.monotonic() + PASS_SECONDS
-                    await self.look()
+                    await self._look()
                 else:
                     await self._look_at(
                         [t for t in self._tracked.values() if ended & set(t.pidfds())]
@@ -266,6 +299,12 @@ class Claims:
                 logger.exception("looking at the claims failed")
 
     async def look(self) -> None:
+        """Look at all, and wait until what is over is released, or cannot be now."""
+        await self._look()
+        await self._released_now()
+        await self._erase_freed()
+
+    async def _look(self) -> None:
         """Make one whole pass that starts after this call; callers share the next one."""
         if self._next_pass is None:
             self._next_pass = asyncio.create_task(self._pass())
@@ -293,6 +332,8 @@ class Claims:
 
     def close(self) -> None:
         """Give every descriptor back; containers, files and answers stay."""
+        for task in self._releasing.values():
+            task.cancel()
         for tracked in self._tracked.values():
             self._retire(tracked)
         self._tracked.clear()
@@ -305,17 +346,24 @@ class Claims:
             # Nearly all containers live, and one poll says so without a thread.
             await self._settle(_without_init(list(self._tracked.values())))
             await self._look_at_orphans()
-            await self._release(self._released())
+            self._release(self._released())
+            await self._keep_rest()
             await self._erase_freed()
 
     async def _free_removed(self, doubtful: list[_Tracked], key: tuple[str, str]) -> None:
         await self._look_at(await in_thread(partial(_urgent, doubtful, key)))
+        await self._released_now()
 
     async def _look_at(self, entries: list[_Tracked]) -> None:
         if entries:
             async with self._pass_lock:
                 await self._settle(entries)
-                await self._release(self._released())
+                self._release(self._released())
+
+    async def _released_now(self) -> None:
+        """Wait for the releases under way; a cache that hangs holds up nobody else."""
+        if self._releasing:
+            await asyncio.wait(set(self._releasing.values()))
 
     async def _settle(self, entries: list[_Tracked]) -> None:
         if entries:
@@ -337,7 +385,7 @@ class Claims:
             asyncio.get_running_loop().add_reader(found.pidfd, self._process_ended, found.pidfd)
             if not answer.init_seen:
                 answer = tracked.answer = replace(answer, init_seen=True)
-                await in_thread(partial(self._store.put, answer))
+                await self._keep(answer)
         if answer.key in self._creating:
             return
         state = next_state(answer.state, sighting)
@@ -352,7 +400,7 @@ class Claims:
                 "state": pb.ClaimState.Name(state),
             },
         )
-        await in_thread(partial(self._store.put, tracked.answer))
+        await self._keep(tracked.answer)
         self._changed()
 
     def _released(self) -> list[str]:
@@ -362,21 +410,15 @@ class Claims:
             if tracked.answer.state == RELEASED and tracked.answer.key not in self._creating
         ]
 
-    async def _release(self, allocation_ids: Iterable[str]) -> None:
-        """Free claims at the cache; what fails stays for another try.
+    def _release(self, allocation_ids: Iterable[str]) -> None:
+        """Free claims at the cache, in the background; what fails stays for another try.
 
         What is freed is erased from the disk by `_erase_freed`: a create need not wait for that.
         """
-        tasks = {each: asyncio.ensure_future(self._release_one(each)) for each in allocation_ids}
-        self._releasing.update(tasks)
-        try:
-            for allocation_id in [each for each, task in tasks.items() if await task]:
-                self._untrack(allocation_id)
-                self._orphans.pop(allocation_id, None)
-                self._freed.append(allocation_id)
-        finally:
-            for allocation_id in tasks:
-                del self._releasing[allocation_id]
+        for allocation_id in allocation_ids:
+            if allocation_id not in self._releasing:
+                task = asyncio.create_task(self._release_one(allocation_id))
+                self._releasing[allocation_id] = task
 
     async def _erase_freed(self) -> None:
         freed = list(self._freed)
@@ -384,14 +426,19 @@ class Claims:
             await in_thread(partial(self._erase, freed))
             self._freed = [each for each in self._freed if each not in freed]
 
-    async def _release_one(self, allocation_id: str) -> bool:
+    async def _release_one(self, allocation_id: str) -> None:
         try:
             await self._cache.release(allocation_id)
         except RuntimeShimError as error:
             extra = {"allocation_id": allocation_id, "reason": str(error)}
             logger.warning("claim not released yet", extra=extra)
-            return False
-        return True
+        else:
+            self._untrack(allocation_id)
+            self._orphans.pop(allocation_id, None)
+            self._freed.append(allocation_id)
+            self._wake.set()  # to erase it
+        finally:
+            del self._releasing[allocation_id]
 
     async def _look_at_orphans(self) -> None:
         """Adopt orphans whose container runs; free the ones that have had no process for long.
@@ -406,13 +453,13 @@ class Claims:
                 continue
             if key in self._creating:
                 continue
-            init = await in_thread(partial(find_init, *key, pid_file="", not_before_ns=0))
+            init = await in_thread(partial(self._find_orphan, orphan))
             if init is not None:
-                self._adopt_orphan(orphan, key, init)
+                await self._adopt_orphan(orphan, key, init)
             elif time.monotonic() - orphan.first_seen >= NO_PROCESS_SECONDS:
-                await self._release([allocation_id])
+                self._release([allocation_id])
 
-    def _adopt_orphan(self, orphan: _Orphan, key: tuple[str, str], init: Init) -> None:
+    async def _adopt_orphan(self, orphan: _Orphan, key: tuple[str, str], init: Init) -> None:
         answer = Answer(
             allocation=orphan.allocation,
             request=pb.AllocationRequest(),  # not known, so that it equals none
@@ -427,7 +474,7 @@ class Claims:
             state=RUNNING,
             since_unix_ns=time.time_ns(),
         )
-        self._store.put(answer)
+        await self._keep(answer)
         self._track(_Tracked(answer=answer, init=init))
         self._regions.adopt(orphan.allocation)
         self._orphans.pop(answer.allocation_id, None)
@@ -437,7 +484,32 @@ class Claims:
             extra={"allocation_id": answer.allocation_id, "container_id": key[1]},
         )
 
+    def _find_orphan(self, orphan: _Orphan) -> Init | None:
+        found = find_init(*orphan.key, pid_file="", not_before_ns=0)
+        if found is None:
+            found = _hold(holders(self._regions.folder).get(orphan.allocation.allocation_id))
+        return found
+
     # Bookkeeping
+
+    async def _keep(self, answer: Answer) -> None:
+        """Store what was seen; where the disk cannot take it now, the next pass tries again."""
+        try:
+            await in_thread(partial(self._store.put, answer))
+            self._unkept.discard(answer.allocation_id)
+        except OSError as error:
+            if answer.allocation_id not in self._unkept:
+                extra = {"allocation_id": answer.allocation_id, "reason": str(error)}
+                logger.error("answer not stored yet", extra=extra)
+            self._unkept.add(answer.allocation_id)
+
+    async def _keep_rest(self) -> None:
+        for allocation_id in list(self._unkept):
+            tracked = self._tracked.get(allocation_id)
+            if tracked is None:
+                self._unkept.discard(allocation_id)
+            else:
+                await self._keep(tracked.answer)
 
     def _of_key(self, key: tuple[str, str]) -> list[_Tracked]:
         return [tracked for tracked in self._tracked.values() if tracked.answer.key == key]

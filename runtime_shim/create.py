@@ -7,6 +7,7 @@ starts with exactly that, or not at all.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore
+from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, encode_answer
 from runtime_shim.bundle import Bundle
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
@@ -57,6 +58,17 @@ CONTAINER_LIBRARY = "/dev/vgpu/libvgpu.so"
 CONTAINER_LIMITS = "/dev/vgpu/limits"
 CONTAINER_USAGE = "/dev/vgpu/usage"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+
+# What an answer takes once the cache has failed.
+_ANSWER_SECONDS = 0.5
+
+_FULL = "free space there, then start this container again"
+_OS_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "make it writable, then start this container again",
+}
 
 
 class Allocator(Protocol):
@@ -117,9 +129,16 @@ class Creator:
             return creation.refused(error.reason, error.remedy)
         except CacheUnreachableError as error:
             return creation.refused(
-                f"the scheduler cache at {error.address} gave no answer in {error.seconds:g} s"
+                f"the scheduler cache at {error.address} gave no answer in {round(error.seconds, 1):g} s"
                 f" ({error.detail})",
                 "start vgpu-scheduler-cache, then start this container again",
+            )
+        except OSError as error:
+            logger.exception("create failed", extra={"container_id": launch.container_id})
+            place = error.filename or "a file"
+            return creation.refused(
+                f"the node agent cannot use {place}: {error.strerror or error}",
+                _OS_REMEDIES.get(error.errno or 0, "see the log of vgpu-node-agent"),
             )
         except Exception as error:
             logger.exception("create failed", extra={"container_id": launch.container_id})
@@ -147,7 +166,7 @@ class Creator:
                 raise RefusedError(
                     "a container of this id is running", "stop it first, or use another id"
                 )
-            allocation = await self._allocation(key, plan.request)
+            allocation = await self._allocation(key, plan.request, launch.began)
             _check_answers(allocation, plan)
             cards = self._cards(allocation)
             answer = self._answer(creation, plan, allocation)
@@ -263,18 +282,24 @@ class Creator:
         return stripped
 
     async def _allocation(
-        self, key: tuple[str, str], request: pb.AllocationRequest
+        self, key: tuple[str, str], request: pb.AllocationRequest, began: float
     ) -> pb.Allocation:
         """Return the cache's answer, or the stored one of the same request when it is away."""
         stored = self._stored(key, request)
         cache = self._config.cache
-        seconds = cache.try_seconds if stored else cache.total_seconds
+        longest = cache.try_seconds if stored else cache.total_seconds
+
+        def seconds() -> float:
+            # Whatever was waited for before: the sentence about the cache must reach the launcher.
+            left = began + verdict_seconds(self._config) - _ANSWER_SECONDS - time.monotonic()
+            return max(min(longest, left), 0.1)
+
         try:
             try:
-                response = await self._cache.allocate(key, request, seconds)
+                response = await self._cache.allocate(key, request, seconds())
             except NoRoomError:
                 await self._claims.free_removed(key)
-                response = await self._cache.allocate(key, request, seconds)
+                response = await self._cache.allocate(key, request, seconds())
         except CacheUnreachableError as error:
             if stored is None:
                 raise
@@ -352,6 +377,7 @@ class Creator:
             edits.append(self._host.edits(cards, rootfs, plan.capabilities))
         if plan.library is not None:
             edits.append(self._limited(plan.library, rootfs, allocation))
+        self._regions.record(answer.allocation_id, encode_answer(answer))
         creation.bundle.write(apply_edits(plan.spec, merge_edits(*edits)))
 
     def _limited(
@@ -396,6 +422,11 @@ class _Creation:
             extra={"container_id": self.launch.container_id, "line": line},
         )
         return refuse(line)
+
+
+def verdict_seconds(config: Config) -> float:
+    """Return how long a create may take: 9 s by default, less than the launcher's 10."""
+    return config.cache.total_seconds + 1.0
 
 
 def _bind(path: Path, place: str, *options: str) -> Mount:

@@ -36,6 +36,7 @@ from runtime_shim.abi import (
     fill_header,
 )
 from runtime_shim.errors import RefusedError
+from runtime_shim.files import write_all
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
+_RECORD = "claim.json"
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
 _MODES = {
     pb.COMPUTE_MODE_HARD: constants.VGPU_MODE_HARD,
@@ -257,6 +259,30 @@ class Regions:
             return self._remember(Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES)))
         finally:
             os.close(descriptor)
+
+    def record(self, allocation_id: str, content: bytes) -> None:
+        """Keep what the agent knows of a container beside its files, for an agent that lost it."""
+        folder = self.folder / allocation_id
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(
+            folder / _RECORD, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+    def records(self) -> dict[str, bytes]:
+        """Return what `record` kept, by allocation id."""
+        found = {}
+        for name in self.names():
+            with contextlib.suppress(OSError):
+                found[name] = (self.folder / name / _RECORD).read_bytes()
+        return found
+
+    def names(self) -> set[str]:
+        """Return the names of all folders, of whatever allocation."""
+        return set(os.listdir(self.folder))
 
     def remove(self, allocation_id: str) -> None:
         """Unmount and delete the files of an allocation; a live container keeps its own view."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime_shim.errors import RuntimeShimError
-from runtime_shim.messages import one_line
+from runtime_shim.messages import name_by_id, one_line, refusal_line
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ _CONNECTIONS: Final = 256
 _BACKLOG: Final = 1024
 # A launcher sends its packet right after it connects.
 _REQUEST_SECONDS: Final = 1.0
+# Below the launcher's 10 s, so that the engine shows our reason and not "no verdict".
+_VERDICT_SECONDS: Final = 9.0
 _LISTEN_FDS_START: Final = 3
 
 # What runc and crun take as an id; it becomes part of paths here.
@@ -161,9 +163,12 @@ def _inherited_socket() -> socket.socket | None:
 class VerdictServer:
     """Accepts launchers and asks `handler` once for each; a launcher that goes cancels it."""
 
-    def __init__(self, listener: socket.socket, handler: Handler) -> None:
+    def __init__(
+        self, listener: socket.socket, handler: Handler, seconds: float = _VERDICT_SECONDS
+    ) -> None:
         self._listener = listener
         self._handler = handler
+        self._seconds = seconds
         self._free = asyncio.Semaphore(_CONNECTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -249,14 +254,36 @@ class VerdictServer:
         descriptors.append(pidfd)
         return _launch(fields, received[0], pidfd)
 
+    def _too_late(self, launch: Launch) -> Verdict:
+        line = refusal_line(
+            name_by_id(launch.container_id),
+            f"the node agent came to no verdict in {self._seconds:g} s",
+            "see the log of vgpu-node-agent, then start this container again",
+        )
+        logger.error("create took too long", extra={"container_id": launch.container_id})
+        return refuse(line)
+
     async def _ask(self, connection: socket.socket, launch: Launch) -> Verdict | None:
         """Return the handler's verdict, or None when the launcher went away first."""
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._handler(launch))
+
+        def gone() -> None:
+            loop.remove_reader(connection)  # or it would be told again until the work has ended
+            work.cancel()
+
         # After its request a launcher only listens: readable means that it has closed.
-        loop.add_reader(connection, work.cancel)
+        loop.add_reader(connection, gone)
         try:
-            return await work
+            left = launch.began + self._seconds - time.monotonic()
+            if not (await asyncio.wait({work}, timeout=left))[0]:
+                gone()
+                # Before the end of the work, which may hang in a file system of the container.
+                with contextlib.suppress(OSError):
+                    await _send(connection, encode_verdict(self._too_late(launch)))
+                await asyncio.wait({work})
+                return None
+            return work.result()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -81,6 +81,57 @@ def test_kill_9_changes_nothing(
         runtime.start_detached(make_bundle("c", slice_env("4Gi")), "c")
 
 
+@pytest.mark.parametrize("lost", ["agent", "cache", "both"])
+def test_a_lost_state_books_nothing_twice(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle, lost: str
+) -> None:
+    runtime.start_detached(make_bundle("a", slice_env("6Gi")), "a")
+    before = allocation_id(node, "a")
+    directory = node.container_directory("a")
+    heartbeat = (directory / "limits").read_bytes()
+
+    node.stop_agent(signal.SIGKILL)
+    node.stop_cache(signal.SIGKILL)
+    for part in ("agent", "cache"):
+        if lost in (part, "both"):
+            shutil.rmtree(node.state_dir / part)
+    node.start_cache()
+    node.start_agent()
+    node.wait_for_cards()
+
+    wait_until(lambda: node.claim_states() == {"a": "running"}, "the claim is known")
+    assert allocation_id(node, "a") == before
+    with pytest.raises(RuntimeFailedError, match="free"):
+        runtime.start_detached(make_bundle("b", slice_env("4Gi")), "b")
+    assert totals(probe_in(runtime, "a")) == {6 * GIB}
+    wait_until(
+        lambda: (directory / "limits").read_bytes() != heartbeat, "the agent shows a sign of life"
+    )
+    runtime.delete("a")
+    wait_until(lambda: node.claim_states() == {"a": "stopped"}, "its end is seen")
+
+
+def test_a_cache_that_hangs_is_named(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    removed = make_bundle("removed", slice_env("1Gi"))
+    runtime.start_detached(removed, "removed")
+    runtime.delete("removed")
+    node.signal_cache(signal.SIGSTOP)
+    try:
+        shutil.rmtree(removed.directory)
+        time.sleep(1.2)
+        began = time.monotonic()
+        with pytest.raises(
+            RuntimeFailedError, match="scheduler cache at .* gave no answer"
+        ) as caught:
+            runtime.start_detached(make_bundle("new", slice_env("1Gi")), "new")
+        assert time.monotonic() - began < 9.8
+        assert "start vgpu-scheduler-cache" in caught.value.stderr
+    finally:
+        node.signal_cache(signal.SIGCONT)
+
+
 def test_a_reboot_keeps_stopped_containers_their_cards(
     node: Node, runtime: OciRuntime, make_bundle: MakeBundle
 ) -> None:

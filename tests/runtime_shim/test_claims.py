@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim import claims as claims_module
-from runtime_shim.answers import RELEASED, RUNNING, STOPPED, Answer, AnswerStore
+from runtime_shim.answers import RELEASED, RUNNING, STOPPED, Answer, AnswerStore, encode_answer
 from runtime_shim.claims import Claims
 from runtime_shim.errors import CacheUnreachableError
 from runtime_shim.processes import boottime_ns
@@ -368,9 +370,100 @@ async def test_the_next_agent_adopts_what_runs(
     assert later.state(container) == RUNNING
     assert later.claims.has_live_init(container.key)
     assert later.regions.get(container.allocation_id) is not None
+    assert len(os.listdir(later.regions.folder)) == 2  # the cache may know the other one
+    await later.claims.replace_all([container.allocation])
     assert os.listdir(later.regions.folder) == [container.allocation_id]
     later.claims.close()
     later.regions.close()
+
+
+async def test_an_agent_without_its_state_restores_it_from_the_containers_folders(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    node.start(container, launcher)
+    node.regions.record(container.allocation_id, encode_answer(container))
+    node.regions.record("broken", b"{")
+    earlier = replace(container, allocation=allocation(), boot_id="another boot")
+    node.regions.record(earlier.allocation_id, encode_answer(earlier))
+    write_state(container, init)
+    node.claims.close()
+    node.regions.close()
+    shutil.rmtree(node.store.folder)
+
+    later = Node(node.folder)
+    await later.claims.adopt()
+    await later.claims.replace_all([])
+
+    assert [claim.allocation for claim in later.claims.reports()] == [container.allocation]
+    assert later.state(container) == RUNNING
+    stored = later.store.get(container.allocation_id)
+    assert stored is not None
+    assert (stored.request, stored.init_seen) == (container.request, True)
+    assert later.regions.get(container.allocation_id) is not None
+    assert os.listdir(later.regions.folder) == [container.allocation_id]
+    later.claims.close()
+    later.regions.close()
+
+
+async def test_the_files_of_an_unknown_container_that_lives_are_not_swept(
+    node: Node, container: Answer
+) -> None:
+    region = node.regions.create(container.allocation, b"")
+    with mounted(region.limits_path):
+        await node.claims.replace_all([])
+        assert region.limits_path.exists()
+
+    await node.claims.replace_all([])
+    assert not region.folder.exists()
+
+
+async def test_a_cache_that_hangs_holds_up_no_pass(
+    node: Node, container: Answer, launcher: Process, init: Process
+) -> None:
+    node.cache.gate = asyncio.Event()
+    gone = replace(container, allocation=allocation(container_id="c2"), engine_directory="/absent")
+    node.store.put(gone)
+    await node.claims.adopt()
+    watching = asyncio.create_task(node.claims.run())
+    await asyncio.sleep(0.05)
+    node.start(container, launcher)
+    write_state(container, init)
+    launcher.end()
+
+    async with asyncio.timeout(3):
+        while not node.claims.has_live_init(container.key):
+            await asyncio.sleep(0.01)
+        await node.claims.look_before_create(container.key)
+
+    assert node.state(gone) == RELEASED
+    node.cache.gate.set()
+    async with asyncio.timeout(3):
+        while node.stored(gone) is not None:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_full_disk_ends_no_observation(
+    node: Node, container: Answer, launcher: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(container.runtime_root).mkdir()
+    node.start(container, launcher)
+    put = node.store.put
+
+    def full(answer: Answer) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "answers")
+
+    monkeypatch.setattr(node.store, "put", full)
+    launcher.end()
+    await node.claims.look()
+    assert node.state(container) == STOPPED
+    assert node.stored(container) == RUNNING
+
+    monkeypatch.setattr(node.store, "put", put)
+    await node.claims.look()
+
+    assert node.stored(container) == STOPPED
 
 
 async def test_what_ended_while_no_agent_ran_is_stopped_at_once(

@@ -11,12 +11,14 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from runtime_shim.threads import in_thread
 from runtime_shim.verdict import (
     LOW_LEVEL,
     Launch,
@@ -186,6 +188,31 @@ async def test_a_launcher_that_goes_cancels_its_work(
     handler.hold = False
     assert (await ask(address, request(bundle, "c2"), bundle)) == {"verdict": "low-level"}
     assert open_descriptors() == before
+
+
+async def test_a_launcher_is_answered_before_it_gives_up(tmp_path: Path, bundle: Path) -> None:
+    hanging = threading.Event()
+
+    async def hang(launch: Launch) -> Verdict:
+        await in_thread(hanging.wait)
+        return LOW_LEVEL
+
+    path = tmp_path / "late.sock"
+    with listen(path) as listener:
+        serving = asyncio.create_task(VerdictServer(listener, hang, seconds=0.3).serve())
+        began = time.monotonic()
+
+        reply = await ask(path, request(bundle, "c1"), bundle)
+
+        assert time.monotonic() - began < 2
+        assert reply["verdict"] == "refuse"
+        assert "'c1' (c1): the node agent came to no verdict in 0.3 s; see" in reply["message"]
+        busy = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - busy < 0.3
+        hanging.set()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_a_launcher_that_says_nothing_holds_nobody_up(address: Path, bundle: Path) -> None:

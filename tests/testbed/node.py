@@ -139,6 +139,11 @@ class Node:
         )
         self._wait_for_socket(self.agent_socket, socket.SOCK_SEQPACKET, self._agent, "agent")
 
+    def signal_cache(self, number: signal.Signals) -> None:
+        """Send the cache a signal that does not end it."""
+        assert self._cache is not None
+        self._cache.send_signal(number)
+
     def stop_cache(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the cache with a signal; nothing happens when it does not run."""
         self._stop(self._cache, how)
