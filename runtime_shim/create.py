@@ -48,7 +48,7 @@ from runtime_shim.spec import (
     source,
     within,
 )
-from runtime_shim.strip import strip_gpu
+from runtime_shim.strip import VGPU_MOUNT, strip_gpu
 from runtime_shim.threads import Lane
 from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
 
@@ -390,6 +390,7 @@ class Creator:
             self._calibration.context_bytes(part.card_uuid for part in allocation.slices),
         )
         binds = [
+            VGPU_MOUNT,
             _bind(library, CONTAINER_LIBRARY, "ro"),
             _bind(region.limits_path, CONTAINER_LIMITS, "ro", "noexec"),
             _bind(region.usage_path, CONTAINER_USAGE, "rw", "noexec"),

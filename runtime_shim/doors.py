@@ -39,6 +39,7 @@ class _Places:
     parents: frozenset[str]
     identities: frozenset[_Identity]
     """Of all these: a volume of Docker's may be another mount of one, under another name."""
+    dev: _Identity | None
     complete: bool
     """All of them are there, so that the next look would find the same."""
 
@@ -73,7 +74,7 @@ class Doors:
                     what + "leads to the files that hold containers to their slices",
                     "mount only the folders that it needs, none of vgpu's and none above them",
                 )
-            if real == _DEV or identity == _identity(_DEV):
+            if real == _DEV or (identity is not None and identity == places.dev):
                 raise RefusedError(
                     what + "is the host's /dev, which holds every GPU",
                     "mount only the devices that it needs",
@@ -113,6 +114,7 @@ def _look(own: Iterable[str]) -> _Places:
         paths=frozenset(paths),
         parents=frozenset(parents),
         identities=frozenset(identity for identity in identities if identity is not None),
+        dev=_identity(_DEV),
         complete=all(identity is not None for _, _, identity in found),
     )
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root, path_in_root
-from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, section, source, within
-from runtime_shim.strip import PRELOAD_FILE
+from runtime_shim.spec import Item, Spec, destination, is_bind, section, source, texts, within
+from runtime_shim.strip import PRELOAD_FILE, VGPU_FOLDER
+from runtime_shim.tree import Tree, is_opaque
 
 # Where programs name their loader (PT_INTERP). Source: System V ABI supplements, glibc and musl.
 _GLIBC_LOADERS = (
@@ -30,8 +31,8 @@ _MUSL_LOADERS = (
     "/lib/ld-musl-i386.so.1",
     "/lib/ld-musl-armhf.so.1",
 )
-# Nix compiles another preload file into its loader, and none of the paths above exist there.
-_FOREIGN_LOADERS = ("/nix/store",)
+# Nix and Guix compile another preload file into their loaders, which lie below these.
+_FOREIGN_LOADERS = ("/nix/store", "/gnu/store")
 
 # Folders that glibc searches without a cache, most specific first: Debian's, then Fedora's and
 # SUSE's, then Arch's.
@@ -50,7 +51,7 @@ _LIBRARY_FOLDERS = {
 _MAX_LOADER_BYTES = 16 * 2**20
 _MAX_PRELOAD_BYTES = 64 * 2**10
 
-_GLIBC_REMEDY = "use an image that is based on glibc, such as Debian, Ubuntu or UBI"
+_GLIBC_REMEDY = "use an image that is based on glibc alone, such as Debian, Ubuntu or UBI"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +79,16 @@ def inspect_rootfs(bundle_fd: int, spec: Spec, *, library: bool = True) -> Rootf
     Raises RefusedError when the vgpu library could not work there; `library=False` asks for a
     container that gets none (whole cards), and leaves these checks out.
     """
-    with _open_root(bundle_fd, spec) as root_fd:
-        places = [(_place(root_fd, destination(mount)), mount) for mount in mounts(spec)]
-        found = (path for path in _GLIBC_LOADERS if _honours_preload(root_fd, path))
-        loader = next(found, "")
+    with (
+        _open_root(bundle_fd, spec) as root_fd,
+        contextlib.closing(Tree(root_fd, bundle_fd, spec)) as tree,
+    ):
         preload, objection, notes = b"", None, list[str]()
+        loader = _loader(tree, strict=library)
         if library:
-            if not loader:
-                _refuse_other_loaders(root_fd)
-            _check_dev(places)
+            _check_dev(tree)
             try:
-                preload, notes = _inspect_preload(bundle_fd, root_fd, places)
+                preload, notes = _inspect_preload(bundle_fd, root_fd, tree)
             except RefusedError as error:
                 objection = error
         return RootfsFacts(
@@ -136,117 +136,115 @@ def _opened(root_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
         os.close(fd)
 
 
-def _place(root_fd: int, place: str) -> str:
-    """Return where a mount at `place` ends up once the runtime has followed the image's links."""
-    if place.startswith(("/proc/", "/sys/", "/dev/")):
-        return place  # below a mount of the runtime's own, not in the image
-    head, tail = place, ""
-    while head != "/":
-        real = path_in_root(root_fd, head)
-        if real is not None:
-            return real.rstrip("/") + tail
-        head, _, name = head.rpartition("/")
-        head, tail = head or "/", f"/{name}{tail}"
-    return place
+def _loader(tree: Tree, *, strict: bool) -> str:
+    """Return the path of a loader that reads /etc/ld.so.preload; empty when there is none.
+
+    `strict`: raise RefusedError if there is any other, in the image or in what is mounted over it:
+    a program chooses its loader by itself.
+    """
+    loader = ""
+    for path in (*_MUSL_LOADERS, *_GLIBC_LOADERS, *_FOREIGN_LOADERS):
+        real = tree.resolve(path)
+        covering = tree.covering(real)
+        if strict and covering is not None and is_opaque(covering[1]):
+            raise RefusedError(
+                f"a mount of type {covering[1].get('type')} covers {covering[0]!r}, so that nobody"
+                f" can tell which loader is at {path}",
+                "mount it elsewhere",
+            )
+        if not tree.exists(real):
+            continue
+        if path in _GLIBC_LOADERS and _honours_preload(tree, real):
+            loader = loader or path
+        elif strict:
+            kind = "musl" if "musl" in path else "another loader than glibc's"
+            whose = "the image" if covering is None else f"the mount at {covering[0]!r}"
+            raise RefusedError(
+                f"{whose} uses {kind} ({path}), which does not read {PRELOAD_FILE}, so that"
+                " nothing would hold it to its slice",
+                _GLIBC_REMEDY,
+            )
+    return loader
 
 
-def _honours_preload(root_fd: int, path: str) -> bool:
-    """Tell whether `path` is a loader that reads /etc/ld.so.preload.
+def _honours_preload(tree: Tree, real: str) -> bool:
+    """Tell whether a loader reads /etc/ld.so.preload.
 
     By its own text: musl and gcompat also put files at glibc's path, and Nix changes the name.
     """
     try:
-        text = _read(root_fd, path, _MAX_LOADER_BYTES)
+        with tree.opened(real, os.O_PATH) as fd:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            text = _content(fd, _MAX_LOADER_BYTES)
     except OSError:
         return False
     # Strings lie near the end; from the front this search alone takes 0.05 ms.
     return text.rfind(PRELOAD_FILE.encode()) >= 0
 
 
-def _refuse_other_loaders(root_fd: int) -> None:
-    for path in (*_MUSL_LOADERS, *_GLIBC_LOADERS, *_FOREIGN_LOADERS):
-        if path_in_root(root_fd, path) is not None:
-            kind = "musl" if "musl" in path else "another loader than glibc's"
+def _check_dev(tree: Tree) -> None:
+    """Demand that what we mount below /dev lies on a tmpfs of the container's: it goes with it."""
+    for place, mount in tree.mounts:
+        if within(place, VGPU_FOLDER):
             raise RefusedError(
-                f"the image uses {kind} ({path}), which does not read {PRELOAD_FILE}, so that"
-                " nothing would hold it to its slice",
-                _GLIBC_REMEDY,
+                f"a mount of {source(mount)!r} at {destination(mount)!r} covers the place of the"
+                " vgpu library",
+                "mount it elsewhere: /dev/vgpu belongs to vgpu",
             )
-
-
-def _check_dev(places: Sequence[tuple[str, Item]]) -> None:
-    """Demand that the last mount at /dev is a tmpfs: what we mount there is gone with it."""
-    at_dev = [mount for place, mount in places if place == "/dev"]
-    if not at_dev or at_dev[-1].get("type") != "tmpfs":
-        what = f"a mount of {source(at_dev[-1])!r}" if at_dev else "a part of the image"
+    covering = tree.covering(VGPU_FOLDER)
+    if covering is None or covering[0] != "/dev" or covering[1].get("type") != "tmpfs":
+        what = f"a mount of {source(covering[1])!r}" if covering else "a part of the image"
         raise RefusedError(
             f"its /dev is {what} and not a tmpfs of its own",
             "start it with the engine's own /dev, without a volume there",
         )
 
 
-def _inspect_preload(
-    bundle_fd: int, root_fd: int, places: Sequence[tuple[str, Item]]
-) -> tuple[bytes, list[str]]:
+def _inspect_preload(bundle_fd: int, root_fd: int, tree: Tree) -> tuple[bytes, list[str]]:
     """Return the container's own ld.so.preload, and notes.
 
-    Raises RefusedError where the runtime could not mount ours over it.
+    Raises RefusedError where the runtime could not mount ours over it, or where it would not stay.
     """
-    folder = path_in_root(root_fd, "/etc") or "/etc"
-    place = f"{folder}/ld.so.preload"
-    own = [mount for at, mount in places if at == place]
-    if own:  # ours takes its place, so the runtime makes the mount point as it would have anyway
-        return _read_own_mount(bundle_fd, own[-1]), ["its own mount of ld.so.preload is merged"]
-    covering = [(at, mount) for at, mount in places if at != "/" and within(place, at)]
-    if not covering:
-        return _inspect_image(root_fd, places)
-    at, mount = covering[-1]
-    if mount.get("type") == "tmpfs" and "ro" not in (mount.get("options") or ()):
-        if "tmpcopyup" in (mount.get("options") or ()):
-            return _inspect_image(root_fd, places)
-        return b"", []
-    if not is_bind(mount):
-        raise _objection(f"a mount of type {mount.get('type')} covers {at}")
-    return _inspect_volume(bundle_fd, mount, place.removeprefix(at.rstrip("/")))
+    folder = tree.resolve("/etc")
+    place = tree.resolve(f"{folder}/ld.so.preload")
+    covering = tree.covering(folder)
+    if covering is not None and is_bind(covering[1]):
+        # Linux takes a mount away with the name it covers, which others of a volume may remove.
+        raise RefusedError(
+            f"the mount of {source(covering[1])!r} covers {covering[0]}, and who shares it could"
+            f" take {PRELOAD_FILE} away",
+            "mount single files below /etc instead, or set policy.preload_env = allow on the node"
+            " for weaker isolation",
+        )
+    own = tree.covering(place)
+    if own is not None and own[0] == place:
+        # Ours takes its place: the runtime makes the mount point as it would have anyway.
+        return _read_own_mount(bundle_fd, own[1]), ["its own mount of ld.so.preload is merged"]
+    if own != covering:
+        raise _objection(f"it is a link to {place!r}, which a mount covers")
+    if covering is None:
+        return _inspect_image(root_fd)
+    at, mount = covering
+    options = texts(mount, "options")
+    if mount.get("type") == "tmpfs" and "ro" not in options:
+        return _inspect_image(root_fd) if "tmpcopyup" in options else (b"", [])
+    raise _objection(f"a mount of type {mount.get('type')} covers {at}")
 
 
-def _inspect_image(root_fd: int, places: Sequence[tuple[str, Item]]) -> tuple[bytes, list[str]]:
+def _inspect_image(root_fd: int) -> tuple[bytes, list[str]]:
     notes: list[str] = []
     mode = _mode(root_fd, PRELOAD_FILE)
     if mode is not None and stat.S_ISLNK(mode):
         target = path_in_root(root_fd, PRELOAD_FILE)
+        mode = None if target is None else _mode(root_fd, target)
         if target is None:
-            mode = None
             notes.append("its ld.so.preload is a dangling link: the runtime creates the target")
-        elif any(within(target, at) for at, _ in places if at != "/"):
-            raise _objection(f"it is a link to {target!r}, which a mount covers")
-        else:
-            mode = _mode(root_fd, target)
     if mode is None:
         if _is_read_only(root_fd):
             raise _objection("the rootfs lies on a read-only file system without that file")
         return b"", notes
     return _read_preload(root_fd, PRELOAD_FILE, mode), notes
-
-
-def _inspect_volume(bundle_fd: int, mount: Item, path: str) -> tuple[bytes, list[str]]:
-    """Look into the host folder that is bound over /etc; its content is the container's, too."""
-    what = f"the mount of {source(mount)!r} at {destination(mount)!r}"
-    try:
-        fd = os.open(source(mount), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
-    except OSError as error:
-        raise _cannot_read(what, error) from error
-    try:
-        mode = _mode(fd, path)
-        if mode is None:
-            if "ro" in (mount.get("options") or ()) or _is_read_only(fd):
-                raise _objection(f"{what} is read-only and holds no such file")
-            return b"", [f"an empty ld.so.preload stays behind in {source(mount)!r}"]
-        if stat.S_ISLNK(mode):
-            raise _objection(f"in {what} it is a symbolic link")
-        return _read_preload(fd, path, mode), []
-    finally:
-        os.close(fd)
 
 
 def _read_own_mount(bundle_fd: int, mount: Item) -> bytes:

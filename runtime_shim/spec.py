@@ -120,7 +120,7 @@ def apply_edits(spec: Spec, edits: ContainerEdits) -> Spec:
     if edits.mounts:
         taken = {normal_path(mount.destination) for mount in edits.mounts}
         kept = [mount for mount in mounts(spec) if destination(mount) not in taken]
-        patched["mounts"] = kept + [_mount_item(mount) for mount in edits.mounts]
+        patched["mounts"] = kept + [mount_item(mount) for mount in edits.mounts]
     if edits.devices:
         patched["linux"] = _edited_linux(spec, edits.devices)
     if edits.hooks:
@@ -258,7 +258,8 @@ def _edited_hooks(spec: Spec, hooks: Sequence[Hook]) -> Item:
     return edited
 
 
-def _mount_item(mount: Mount) -> Item:
+def mount_item(mount: Mount) -> Item:
+    """Return `mount` as an entry of `mounts`."""
     return {
         "destination": mount.destination,
         "type": mount.type,

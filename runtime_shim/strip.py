@@ -14,6 +14,7 @@ from typing import Any
 from runtime_shim.errors import RefusedError
 from runtime_shim.spec import (
     Item,
+    Mount,
     Spec,
     annotations_of,
     destination,
@@ -22,6 +23,7 @@ from runtime_shim.spec import (
     env_entries,
     is_bind,
     items,
+    mount_item,
     mounts,
     normal_path,
     section,
@@ -59,6 +61,15 @@ _DRIVER_FILE = re.compile(
 _NVIDIA_HOOK = re.compile(r"nvidia-(container-runtime-hook|container-toolkit|cdi-hook|ctk)")
 
 VGPU_FOLDER = "/dev/vgpu"
+VGPU_MOUNT = Mount(
+    destination=VGPU_FOLDER,
+    source="vgpu",
+    type="tmpfs",
+    options=("nosuid", "nodev", "noexec", "ro", "mode=755", "size=64k"),
+)
+"""Comes before the files there, so that nothing else can be below that path."""
+_VGPU_ITEM = mount_item(VGPU_MOUNT)
+
 PRELOAD_FILE = "/etc/ld.so.preload"
 OWN_FOLDERS = ("/run/vgpu", "/usr/lib/vgpu")
 """Where the host keeps what the agent mounts at these two places."""
@@ -173,6 +184,9 @@ def _strip_mounts(
     before = mounts(spec)
     kept = []
     for mount in before:
+        if mount == _VGPU_ITEM:
+            removed.append(f"mount at {VGPU_FOLDER!r} is an earlier one of vgpu's own")
+            continue
         place, shown, bound = destination(mount), source(mount), is_bind(mount)
         ours = bound and any(within(shown, folder) for folder in own_folders)
         if within(place, VGPU_FOLDER) and (place == VGPU_FOLDER or not ours):

@@ -2,14 +2,15 @@
 """Ways round a slice that were found by trying, each with what becomes of it under real runc."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.gpu import SimulatedGpu
-from tests.node.conftest import MakeBundle, slice_env
-from tests.testbed.node import Node
+from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
+from tests.testbed.node import GIB, Node
 from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 
 # The second card's number: no slice of these tests is on it.
@@ -133,3 +134,93 @@ def test_a_namespace_of_the_host_by_its_path_is_refused(
 
     with pytest.raises(RuntimeFailedError, match=message):
         runtime.start_detached(bundle, "a")
+
+
+def volume(source: Path, destination: str, *options: str) -> dict[str, Any]:
+    """Return a volume as Docker writes it."""
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["rbind", "rprivate", *options],
+    }
+
+
+def test_a_volume_over_etc_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path
+) -> None:
+    """Another container removes ld.so.preload from the volume, and Linux the mount over it."""
+    (scratch / "v").mkdir()
+    bundle = make_bundle("a", slice_env("2Gi"))
+    bundle.spec["mounts"].append(volume(scratch / "v", "/etc"))
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="mount single files below /etc instead"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_a_volume_that_a_link_puts_at_our_place_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path
+) -> None:
+    (scratch / "v").mkdir()
+    bundle = make_bundle("a", slice_env("2Gi"))
+    (bundle.directory / "rootfs/x").symlink_to("dev/vgpu")
+    bundle.spec["mounts"].append(volume(scratch / "v", "/x"))
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="covers the place of the vgpu library"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_nothing_but_ours_is_at_our_place(runtime: OciRuntime, make_bundle: MakeBundle) -> None:
+    runtime.start_detached(make_bundle("a", slice_env("2Gi")), "a")
+
+    assert runtime.exec("a", "ls", "/dev/vgpu").split() == ["libvgpu.so", "limits", "usage"]
+    mounts = [line.split() for line in runtime.exec("a", "cat", "/proc/mounts").splitlines()]
+    ours = [(kind, options) for _, place, kind, options, *_ in mounts if place == "/dev/vgpu"]
+    assert [(kind, options.split(",")[0]) for kind, options in ours] == [("tmpfs", "ro")]
+
+
+def patched_loader(folder: Path) -> None:
+    """Make the loader below `folder` read another file than ld.so.preload."""
+    (loader,) = folder.glob("ld-linux-*")
+    text = loader.read_bytes().replace(b"/etc/ld.so.preload", b"/etc/ld.so.preloax")
+    loader.unlink()  # the template's own file by a hard link
+    loader.write_bytes(text)
+    loader.chmod(0o755)
+
+
+def test_a_patched_loader_in_a_volume_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path, template: Path
+) -> None:
+    shutil.copytree(template / "lib64", scratch / "v")
+    patched_loader(scratch / "v")
+    bundle = make_bundle("a", slice_env("2Gi"))
+    bundle.spec["mounts"].append(volume(scratch / "v", "/lib64"))
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="the mount at '/lib64' uses another loader"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_a_musl_loader_beside_glibc_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    bundle = make_bundle("a", slice_env("2Gi"))
+    (bundle.directory / "rootfs/lib/ld-musl-x86_64.so.1").write_bytes(b"\x7fELF")
+
+    with pytest.raises(RuntimeFailedError, match="the image uses musl"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_a_loader_in_a_volume_that_reads_our_file_is_fine(
+    runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path, template: Path
+) -> None:
+    shutil.copytree(template / "lib64", scratch / "v")
+    bundle = make_bundle("a", slice_env("2Gi"))
+    bundle.spec["mounts"].append(volume(scratch / "v", "/lib64", "ro"))
+    bundle.write()
+
+    runtime.start_detached(bundle, "a")
+
+    assert totals(probe_in(runtime, "a")) == {2 * GIB}

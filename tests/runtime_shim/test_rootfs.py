@@ -146,10 +146,129 @@ def test_a_loader_that_would_ignore_the_library_is_refused(
         inspect(root)
 
 
-def test_glibc_beside_musl_is_fine(root: Path) -> None:
-    (root / "lib" / "ld-musl-x86_64.so.1").touch()
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("lib/ld-musl-x86_64.so.1", "the image uses musl"),
+        ("nix/store", r"the image uses another loader than glibc's \(/nix/store\)"),
+        ("gnu/store", "another loader than glibc's"),
+        ("lib/ld-linux.so.2", r"another loader than glibc's \(/lib/ld-linux.so.2\)"),
+    ],
+)
+def test_a_loader_beside_glibc_s_is_refused_since_programs_choose(
+    root: Path, path: str, message: str
+) -> None:
+    (root / path).mkdir(parents=True)
+
+    with pytest.raises(RefusedError, match=message):
+        inspect(root)
+
+
+def test_every_loader_of_glibc_is_fine(root: Path) -> None:
+    (root / "lib/ld-linux.so.2").write_bytes(b"\x7fELF /etc/ld.so.preload")
 
     assert inspect(root).loader == f"/{LOADER}"
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """Return a folder with a loader that reads another file."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "ld-linux-x86-64.so.2").write_bytes(b"\x7fELF /etc/ld.so.preloax")
+    return volume
+
+
+def into_a_volume_by_the_image(root: Path) -> None:
+    (root / "lib64").unlink()
+    (root / "lib64").symlink_to("/data")
+
+
+def by_a_chain_of_links(root: Path) -> None:
+    (root / "srv/l").mkdir(parents=True)
+    put_loader(root, folder="srv/l")
+    (root / "lib64").unlink()
+    (root / "lib64").symlink_to("data")
+    (root / "data").symlink_to("srv/l")
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("/lib64", None),
+        ("/usr/lib64", None),
+        ("/usr/../lib64/", None),
+        ("/data", into_a_volume_by_the_image),
+        ("/data", by_a_chain_of_links),
+        ("/srv/l", by_a_chain_of_links),
+    ],
+)
+def test_a_loader_in_a_volume_is_looked_at(
+    root: Path, volume: Path, place: str, change: Callable[[Path], None] | None
+) -> None:
+    if change is not None:
+        change(root)
+    spec = plain_spec(mounts=[bind(str(volume), place)])
+
+    with pytest.raises(RefusedError, match=r"the mount at '/.*' uses another loader than glibc's"):
+        inspect(root, spec)
+
+    (volume / "ld-linux-x86-64.so.2").write_bytes(b"\x7fELF /etc/ld.so.preload")
+    assert inspect(root, spec).loader == f"/{LOADER}"
+
+
+def test_a_single_file_over_the_loader_is_looked_at(root: Path, volume: Path) -> None:
+    spec = plain_spec(mounts=[bind(str(volume / "ld-linux-x86-64.so.2"), f"/{LOADER}")])
+
+    with pytest.raises(RefusedError, match="another loader than glibc's"):
+        inspect(root, spec)
+
+
+def test_a_link_from_a_volume_into_another_is_followed(root: Path, volume: Path) -> None:
+    (volume / "l").mkdir()
+    (volume / "l/ld-linux-x86-64.so.2").symlink_to("/other/ld")
+    (volume / "ld").write_bytes(b"\x7fELF")
+    spec = plain_spec(mounts=[bind(str(volume / "l"), "/lib64"), bind(str(volume), "/other")])
+
+    with pytest.raises(RefusedError, match="the mount at '/other' uses another loader"):
+        inspect(root, spec)
+
+
+def test_a_store_of_nix_in_a_volume_is_refused(root: Path, volume: Path) -> None:
+    (volume / "store").mkdir()
+
+    with pytest.raises(RefusedError, match=r"the mount at '/nix' uses.*/nix/store"):
+        inspect(root, plain_spec(mounts=[bind(str(volume), "/nix")]))
+
+
+def test_a_folder_of_loaders_that_nobody_can_look_into_is_refused(root: Path) -> None:
+    overlay = {"destination": "/usr/lib64", "type": "overlay", "source": "overlay"}
+
+    with pytest.raises(RefusedError, match="a mount of type overlay covers '/usr/lib64'"):
+        inspect(root, plain_spec(mounts=[overlay]))
+
+
+def test_links_without_end_are_refused(root: Path) -> None:
+    (root / "lib64").unlink()
+    (root / "lib64").symlink_to("lib64")
+
+    with pytest.raises(RefusedError, match="more than 40 links"):
+        inspect(root)
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [("x", "dev/vgpu"), ("x", "/dev/vgpu/limits"), ("x", "../y"), ("data/x", "../dev/./vgpu")],
+)
+def test_a_volume_that_a_dangling_link_puts_at_our_place_is_refused(
+    root: Path, link: str, target: str
+) -> None:
+    (root / "data").mkdir()
+    (root / "y").symlink_to("/dev/vgpu")
+    (root / link).symlink_to(target)
+
+    with pytest.raises(RefusedError, match="a mount of '/srv' at '/.*x' covers the place of the"):
+        inspect(root, plain_spec(mounts=[bind("/srv", f"/{link}")]))
 
 
 def test_a_container_without_a_library_may_have_any_loader(root: Path) -> None:
@@ -283,50 +402,61 @@ def test_a_link_below_a_mount_is_an_objection(root: Path) -> None:
     assert "it is a link to '/data/list', which a mount covers" in objection(facts)
 
 
-def test_a_writable_volume_over_etc_takes_the_mount_and_keeps_an_empty_file(
+def over_a_link(root: Path) -> None:
+    (root / "etc").rmdir()
+    (root / "etc").symlink_to("data/etc")
+
+
+@pytest.mark.parametrize("options", [(), ("ro",)])
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("/etc", None),
+        ("/etc/../etc/", None),
+        ("/conf", None),
+        ("/", None),
+        ("/data", over_a_link),
+        ("/data/etc", over_a_link),
+    ],
+)
+def test_a_volume_over_etc_is_an_objection_since_others_may_take_our_file_away(
+    root: Path,
+    tmp_path: Path,
+    place: str,
+    change: Callable[[Path], None] | None,
+    options: tuple[str, ...],
+) -> None:
+    volume = tmp_path / "v"
+    for folder in ("dev", "etc"):
+        (volume / folder).mkdir(parents=True)
+    (volume / "etc/ld.so.preload").write_bytes(b"/theirs.so\n")
+    (root / "conf").symlink_to("etc")
+    if change is not None:
+        change(root)
+    spec = plain_spec(mounts=[bind(str(volume), place, *options)])
+    spec["mounts"].sort(key=lambda mount: mount["destination"])
+
+    facts = inspect(root, spec)
+
+    assert "who shares it could take /etc/ld.so.preload away" in objection(facts)
+    assert "mount single files below /etc" in objection(facts)
+
+
+def test_a_mount_of_the_file_in_a_volume_over_etc_is_an_objection_too(
     root: Path, tmp_path: Path
 ) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir()
+    (tmp_path / "v").mkdir()
+    binds = [bind(str(tmp_path / "v"), "/etc"), bind("/dev/null", "/etc/ld.so.preload")]
 
-    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc")]))
+    facts = inspect(root, plain_spec(mounts=binds))
 
-    assert facts.preload_objection is None
-    assert "an empty ld.so.preload stays behind" in facts.notes[0]
-
-
-@pytest.mark.parametrize("place", ["/etc", "/etc/../etc/", "/conf"])
-def test_a_read_only_volume_over_etc_is_an_objection(
-    root: Path, tmp_path: Path, place: str
-) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    (root / "conf").symlink_to("etc")
-
-    facts = inspect(root, plain_spec(mounts=[bind(str(volume), place, "ro")]))
-
-    assert "is read-only and holds no such file" in objection(facts)
+    assert "could take /etc/ld.so.preload away" in objection(facts)
 
 
-def test_a_read_only_volume_that_holds_the_file_takes_the_mount(root: Path, tmp_path: Path) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    (volume / "ld.so.preload").write_bytes(b"/theirs.so\n")
+def test_single_files_below_etc_may_be_mounted(root: Path, tmp_path: Path) -> None:
+    spec = plain_spec(mounts=[bind(str(tmp_path / "secret"), "/etc/hosts")])
 
-    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc", "ro")]))
-
-    assert (facts.preload, facts.preload_objection) == (b"/theirs.so\n", None)
-
-
-def test_a_link_in_a_volume_is_an_objection(root: Path, tmp_path: Path) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    (volume / "ld.so.preload").symlink_to(tmp_path / "secret")
-
-    facts = inspect(root, plain_spec(mounts=[bind(str(volume), "/etc")]))
-
-    assert "it is a symbolic link" in objection(facts)
-    assert facts.preload == b""
+    assert inspect(root, spec).preload_objection is None
 
 
 def test_a_tmpfs_over_etc_hides_the_images_file(root: Path) -> None:

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime_shim.errors import RefusedError
-from runtime_shim.spec import Spec, device_rules, devices, env_entries, environment, mounts
-from runtime_shim.strip import allows_all_devices, strip_gpu
+from runtime_shim.spec import (
+    Spec,
+    device_rules,
+    devices,
+    env_entries,
+    environment,
+    mount_item,
+    mounts,
+)
+from runtime_shim.strip import VGPU_MOUNT, allows_all_devices, strip_gpu
 from tests.runtime_shim.specs import bind, plain_spec
 
 LIBRARY = "/dev/vgpu/libvgpu.so"
@@ -155,6 +163,8 @@ def test_another_mount_stays(mount: dict[str, Any]) -> None:
     "mount",
     [
         bind("/tmp/x", "/dev/vgpu"),
+        {"destination": "/dev/vgpu", "type": "tmpfs", "source": "tmpfs"},
+        {**mount_item(VGPU_MOUNT), "options": ["rw"]},
         bind("/run/vgpu/containers/other", "/dev/vgpu"),
         bind("/tmp/x", "/dev/vgpu/limits"),
         bind("/tmp/x", "/dev/../dev/vgpu//limits"),
@@ -169,6 +179,7 @@ def test_a_foreign_mount_at_our_place_is_refused(mount: dict[str, Any]) -> None:
 
 def test_what_an_earlier_create_mounted_is_removed() -> None:
     ours = [
+        mount_item(VGPU_MOUNT),
         bind("/usr/lib/vgpu/0.0.9/libvgpu.so", "/dev/vgpu/libvgpu.so"),
         bind("/run/vgpu/containers/1/limits", "/dev/vgpu/limits"),
         bind("/run/vgpu/containers/1/ld.so.preload", "/etc/ld.so.preload"),

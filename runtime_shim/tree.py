@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container sees at a path once its mounts are made over its root, in their order.
+
+Nothing is opened but through openat2.py; of links only the text is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from runtime_shim.errors import RefusedError
+from runtime_shim.openat2 import open_in_root
+from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, source, texts, within
+
+# As many as the kernel follows. Source: path_resolution(7).
+_MAX_LINKS = 40
+
+# File systems that hold no file of a user's when they are mounted.
+_EMPTY_TYPES = frozenset({"tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2"})
+
+_ABSENT = ""
+"""No link has an empty text."""
+
+
+class Tree:
+    """A root and the mounts over it. `close` it after use."""
+
+    def __init__(self, root_fd: int, bundle_fd: int, spec: Spec) -> None:
+        """Borrow the descriptors; sources that are relative are so to the bundle."""
+        self._root_fd = root_fd
+        self._bundle_fd = bundle_fd
+        self._looks: dict[str, str | None] = {}
+        self._sources: dict[str, int | None] = {}
+        self.mounts: list[tuple[str, Item]] = []
+        """Where each mount ends up, in order; the last that covers a path is what is seen."""
+        for mount in mounts(spec):
+            place = self.resolve(destination(mount))
+            self.mounts.append((place, mount))
+            for path in [path for path in self._looks if within(path, place)]:
+                del self._looks[path]
+
+    def close(self) -> None:
+        """Close the sources of binds."""
+        for fd in self._sources.values():
+            if fd is not None:
+                os.close(fd)
+        self._sources.clear()
+
+    def resolve(self, path: str) -> str:
+        """Return `path` without links, also where a link dangles, as runtimes resolve it."""
+        names = path.split("/")[::-1]
+        at, links = "", 0
+        while names:
+            name = names.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                at = at.rpartition("/")[0]
+                continue
+            here = f"{at}/{name}"
+            link = self._look(here)
+            if not link:
+                at = here
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise RefusedError(
+                    f"{path!r} leads through more than {_MAX_LINKS} links of its image",
+                    "correct the links of the image",
+                )
+            at = "" if link.startswith("/") else at
+            names += link.split("/")[::-1]
+        return at or "/"
+
+    def exists(self, real: str) -> bool:
+        """Tell whether something is at a resolved path."""
+        return self._look(real) != _ABSENT
+
+    def covering(self, real: str) -> tuple[str, Item] | None:
+        """Return the mount that shows what is at a resolved path; None: it is the root's."""
+        for place, mount in reversed(self.mounts):
+            if within(real, place):
+                return place, mount
+        return None
+
+    @contextlib.contextmanager
+    def opened(self, real: str, flags: int) -> Iterator[int]:
+        """Open a resolved path. Raises OSError."""
+        base, rest = self._base(real)
+        if base is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), real)
+        if not rest:
+            fd = os.open(f"/proc/self/fd/{base}", flags | os.O_CLOEXEC)
+        else:
+            fd = open_in_root(base, rest, flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _look(self, here: str) -> str | None:
+        """Return the text of the link at `here`, whose parents are none; None: it is no link."""
+        if here in self._looks:
+            return self._looks[here]
+        base, rest = self._base(here)
+        link: str | None = None
+        if base is None:
+            link = _ABSENT if rest else None
+        elif rest:
+            try:
+                link = os.readlink(rest, dir_fd=base)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    link = _ABSENT
+        self._looks[here] = link
+        return link
+
+    def _base(self, real: str) -> tuple[int | None, str]:
+        """Return what `real` lies in, None for nothing, and the path there; "" is its top."""
+        covering = self.covering(real)
+        if covering is None:
+            return self._root_fd, real.lstrip("/")
+        place, mount = covering
+        rest = real[len(place) :].lstrip("/")
+        if is_bind(mount):
+            return self._source(mount), rest
+        if mount.get("type") == "tmpfs" and "tmpcopyup" in texts(mount, "options"):
+            return self._root_fd, real.lstrip("/")
+        return None, rest
+
+    def _source(self, mount: Item) -> int | None:
+        path = source(mount)
+        if path not in self._sources:
+            flags = os.O_PATH | os.O_CLOEXEC
+            try:
+                self._sources[path] = os.open(path, flags, dir_fd=self._bundle_fd)
+            except (OSError, ValueError):
+                self._sources[path] = None
+        return self._sources[path]
+
+
+def is_opaque(mount: Item) -> bool:
+    """Tell whether a mount shows files that cannot be looked at before it is made."""
+    return not is_bind(mount) and mount.get("type") not in _EMPTY_TYPES
