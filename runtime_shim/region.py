@@ -114,14 +114,20 @@ class Region:
         """Publish what NVML sees on the index-th card beyond the container's own account."""
         with self._lock:
             if self._limits is not None:
-                self._limits.dev[index].overhead_bytes = overhead_bytes
+                device = self._limits.dev[index]
+                if device.overhead_bytes != overhead_bytes:
+                    with _rewriting(self._limits):
+                        device.overhead_bytes = overhead_bytes
 
     def set_context(self, sizes_bytes: Sequence[int]) -> None:
         """Publish what one context costs on each card, in the order of the slices."""
         with self._lock:
             if self._limits is not None:
-                for device, size_bytes in zip(self._limits.dev, sizes_bytes, strict=False):
-                    device.context_bytes = size_bytes
+                devices = list(zip(self._limits.dev, sizes_bytes, strict=False))
+                if any(device.context_bytes != size_bytes for device, size_bytes in devices):
+                    with _rewriting(self._limits):
+                        for device, size_bytes in devices:
+                            device.context_bytes = size_bytes
 
     def update(self, allocation: pb.Allocation) -> None:
         """Rewrite the promise in place; a reader sees the old one or the new one."""
@@ -138,11 +144,24 @@ class Region:
 
 
 def write_limits(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN401 - a cffi struct
-    """Write the promise of `allocation`; `seq` is odd meanwhile, and readers look again.
+    """Write the promise of `allocation`."""
+    with _rewriting(limits):
+        _write_promise(limits, allocation)
 
-    The interpreter's own atomic operations between two statements order the stores also on arm64.
+
+@contextlib.contextmanager
+def _rewriting(limits: Any) -> Iterator[None]:  # noqa: ANN401 - a cffi struct
+    """Change numbers of which readers keep a copy: they take another one when `seq` has changed.
+
+    It is odd meanwhile, and readers look again. The interpreter's own atomic operations between two
+    statements order the stores also on arm64.
     """
     limits.seq = (limits.seq | 1) & 0xFFFFFFFF
+    yield
+    limits.seq = (limits.seq + 1) & 0xFFFFFFFF
+
+
+def _write_promise(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN401 - a cffi struct
     fill_header(limits.header, constants.VGPU_LIMITS_MAGIC, LIMITS_BYTES)
     limits.allocation_uuid = _allocation_bytes(allocation.allocation_id)
     limits.ndev = len(allocation.slices)
@@ -158,7 +177,6 @@ def write_limits(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN40
         device.cores_max_percent = part.cores_max_percent
         device.priority = part.priority
         device.weight = part.weight
-    limits.seq = (limits.seq + 1) & 0xFFFFFFFF
 
 
 def check_allocation(allocation: pb.Allocation) -> None:
@@ -318,7 +336,8 @@ class Regions:
 def read_usage(path: Path, allocation: pb.Allocation, slots_seen: int = 0) -> Usage:
     """Return what the usage file at `path` says about the slices of `allocation`, clamped.
 
-    A file that says that fewer than `slots_seen` slots were ever used is forged: all are read.
+    A file that says that fewer than `slots_seen` slots were ever used is forged: all are read. So
+    is one of which all were used without the last one: libvgpu writes that when it finds a forgery.
     OSError when there is no file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -333,6 +352,8 @@ def read_usage(path: Path, allocation: pb.Allocation, slots_seen: int = 0) -> Us
             damage = f"only {high} slots are said to be used, after {slots_seen}"
             count = constants.VGPU_MAX_SLOTS
         slots = os.pread(descriptor, count * SLOT_BYTES, SLOT_OFFSET)
+        if high == constants.VGPU_MAX_SLOTS > slots_seen and not any(slots[-SLOT_BYTES:]):
+            damage = "the number of used slots was forged"
     finally:
         os.close(descriptor)
     usage = _sum_slots(slots, allocation)

@@ -242,3 +242,18 @@ async def test_the_enforcer_sees_containers_and_strangers(node: Node, init: Proc
     assert sight.inits[node.answer.allocation_id].pid == init.pid
     assert list(sight.strangers) == [os.getpid()]
     assert sight.complete
+
+
+async def test_what_libvgpu_writes_when_it_finds_a_forgery_is_one_event(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = await node.start()
+    await ticks(node)
+
+    set_slots_high(region.usage_path, 1024)
+    await ticks(node)
+
+    assert [record.__dict__["reason"] for record in caplog.records] == [
+        "the number of used slots was forged"
+    ]
+    assert region.slots_seen == 1024

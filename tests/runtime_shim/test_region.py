@@ -113,7 +113,7 @@ def test_limits_change_in_place(region: Region) -> None:
     limits = limits_of(region)
     assert region.limits_path.stat().st_ino == inode
     assert limits.dev[0].memory_bytes == GIB
-    assert limits.seq == seq + 2
+    assert limits.seq == seq + 4, "libvgpu copies the numbers only when it changes"
     assert limits.heartbeat_ns == 123
     assert limits.dev[1].overhead_bytes == 456
 
@@ -217,7 +217,7 @@ def test_a_changed_size_is_damage_and_is_repaired(
     repair_usage(region.usage_path)
 
     assert part_of_reason in damage
-    assert read_usage(region.usage_path, region.allocation).damage == ""
+    assert read_usage(region.usage_path, region.allocation, 1024).damage == ""
     assert region.usage_path.stat().st_size == USAGE_BYTES
 
 
@@ -229,7 +229,7 @@ def test_an_erased_header_is_damage_and_is_repaired(region: Region) -> None:
     repair_usage(region.usage_path)
 
     assert damage == "header is overwritten"
-    assert read_usage(region.usage_path, region.allocation).damage == ""
+    assert read_usage(region.usage_path, region.allocation, 1024).damage == ""
 
 
 def test_more_slots_than_there_are_is_damage(region: Region) -> None:
