@@ -16,7 +16,13 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1 import scheduler_cache_pb2_grpc as pb_grpc
 
 from runtime_shim.config import Cache
-from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError, RuntimeShimError
+from runtime_shim.errors import (
+    CacheFailedError,
+    CacheUnreachableError,
+    NoRoomError,
+    RefusedError,
+    RuntimeShimError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +39,9 @@ _CHANNEL_OPTIONS: Final = (
 )
 
 _RETRIED: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+# The cache's own failure: its disk, or a fault of its program.
+_FAILED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 _REMEDIES: Final = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: "free a slice or ask for less",
@@ -61,7 +70,7 @@ class CacheClient:
         """Return the claim of a container, new or known; tries until `seconds` are over.
 
         Raises RefusedError when the cache says no, of kind NoRoomError when that may change, and
-        CacheUnreachableError when it says nothing.
+        CacheUnreachableError when it says nothing, of kind CacheFailedError when it cannot answer.
         """
         call = pb.AllocateRequest(
             claim=pb.ClaimKey(runtime_root=key[0], container_id=key[1]),
@@ -78,6 +87,8 @@ class CacheClient:
                 )
                 return response
             except grpc.aio.AioRpcError as error:
+                if error.code() in _FAILED:
+                    raise self._unreachable(error, seconds) from error
                 if error.code() not in _RETRIED:
                     raise _refused(error) from error
                 wait = pause * random.uniform(0.5, 1.0)
@@ -120,6 +131,11 @@ class CacheClient:
             raise self._unreachable(error, 0.0) from error
 
     def _unreachable(self, error: grpc.aio.AioRpcError, seconds: float) -> CacheUnreachableError:
+        if error.code() in _FAILED:
+            reason, remedy = _clauses(error)
+            return CacheFailedError(
+                self._config.address, reason, remedy or "see the log of the scheduler cache"
+            )
         return CacheUnreachableError(
             self._config.address, seconds, _words(error.code(), error.details())
         )
@@ -146,16 +162,19 @@ def explain(config: Cache, request: pb.ExplainRequest) -> list[str]:
 
 
 def _refused(error: grpc.aio.AioRpcError) -> RefusedError:
-    # The cache ends a sentence with what helps, after the last semicolon.
-    text = str(error.details() or f"the scheduler cache answered {error.code().name}")
-    reason, semicolon, remedy = text.rpartition("; ")
-    if not semicolon:
-        reason, remedy = text, ""
+    reason, remedy = _clauses(error)
     kind = NoRoomError if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else RefusedError
     return kind(
         reason,
         remedy or _REMEDIES.get(error.code(), "see the log of the scheduler cache"),
     )
+
+
+def _clauses(error: grpc.aio.AioRpcError) -> tuple[str, str]:
+    # The cache ends a sentence with what helps, after the last semicolon.
+    text = str(error.details() or f"the scheduler cache answered {error.code().name}")
+    reason, semicolon, remedy = text.rpartition("; ")
+    return (reason, remedy) if semicolon else (text, "")
 
 
 def _words(code: grpc.StatusCode, details: str | None) -> str:

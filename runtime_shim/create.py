@@ -26,7 +26,12 @@ from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
 from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.engine import engine_directory
-from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError
+from runtime_shim.errors import (
+    CacheFailedError,
+    CacheUnreachableError,
+    NoRoomError,
+    RefusedError,
+)
 from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.library import check_library
@@ -127,9 +132,14 @@ class Creator:
             return await self._create(creation)
         except RefusedError as error:
             return creation.refused(error.reason, error.remedy)
-        except CacheUnreachableError as error:
+        except CacheFailedError as error:
             return creation.refused(
-                f"the scheduler cache at {error.address} gave no answer in {round(error.seconds, 1):g} s"
+                f"the scheduler cache at {error.address} has failed: {error.detail}", error.remedy
+            )
+        except CacheUnreachableError as error:
+            seconds = round(error.seconds, 1)
+            return creation.refused(
+                f"the scheduler cache at {error.address} gave no answer in {seconds:g} s"
                 f" ({error.detail})",
                 "start vgpu-scheduler-cache, then start this container again",
             )

@@ -38,5 +38,16 @@ class CacheUnreachableError(RuntimeShimError):
         self.detail = detail
 
 
+class CacheFailedError(CacheUnreachableError):
+    """The scheduler cache says that it cannot answer: its disk is full, or worse. Ask no more."""
+
+    def __init__(self, address: str, reason: str, remedy: str) -> None:
+        super().__init__(address, 0.0, reason)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"scheduler cache at {self.address} has failed: {self.detail}; {self.remedy}"
+
+
 class InventoryError(RuntimeShimError):
     """NVML is absent or fails; the inventory is empty until it answers."""

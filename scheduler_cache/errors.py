@@ -51,7 +51,16 @@ class WrongNodeError(SchedulerCacheError):
 
 
 class StoreError(SchedulerCacheError):
-    """The state on disk cannot be read or written; nothing was changed."""
+    """The state on disk cannot be read or written; nothing was changed.
+
+    To ask again at once does not help.
+    """
+
+    status = grpc.StatusCode.INTERNAL
+
+
+class StoreBusyError(StoreError):
+    """Somebody else holds the database for a moment; retrying is safe."""
 
     status = grpc.StatusCode.UNAVAILABLE
 

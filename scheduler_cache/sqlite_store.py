@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from scheduler_cache.cache import Changes, State
-from scheduler_cache.errors import InvalidRequestError, StoreError
+from scheduler_cache.errors import InvalidRequestError, StoreBusyError, StoreError
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -168,7 +168,8 @@ class Store:
     def save(self, changes: Changes) -> None:
         """Write `changes` as one transaction; they survive a killed process when this returns.
 
-        Raises StoreError when that fails; nothing is written then.
+        Raises StoreError when that fails, StoreBusyError where a moment helps; nothing is written
+        then.
         """
         connection = self._connection
         try:
@@ -181,7 +182,7 @@ class Store:
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise StoreError(f"cannot write {self._path}: {error}; retrying is safe") from error
+            raise _not_written(self._path, error) from error
 
     def sync(self) -> None:
         """Bring everything that was saved to the disk. Blocks, and may run in any thread.
@@ -325,6 +326,18 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int | str:
     with closing(connection.execute(f"PRAGMA {name}")) as cursor:
         value: int | str = cursor.fetchone()[0]
         return value
+
+
+def _not_written(path: Path, error: sqlite3.Error) -> StoreError:
+    # The low byte is the code, the others say more. Source: https://sqlite.org/rescode.html.
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusyError(f"cannot write {path}: {error}; retrying is safe")
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            remedy = f"free space in {path.parent}"
+        case _:
+            remedy = "see the log of the scheduler cache"
+    return StoreError(f"cannot write {path}: {error}; {remedy}")
 
 
 def _damaged(path: Path, cause: object) -> StoreError:

@@ -13,7 +13,12 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.cache_client import CacheClient, explain
 from runtime_shim.config import Cache
-from runtime_shim.errors import CacheUnreachableError, RefusedError, RuntimeShimError
+from runtime_shim.errors import (
+    CacheFailedError,
+    CacheUnreachableError,
+    RefusedError,
+    RuntimeShimError,
+)
 from scheduler_cache import server
 from scheduler_cache.config import Config as CacheConfig
 from tests.fakes.scheduler_cache import ScriptedCache, serving
@@ -111,7 +116,7 @@ async def test_a_cache_without_answer_is_unreachable(
         ("INVALID_ARGUMENT", "bad", "bad", "correct the request"),
         ("FAILED_PRECONDITION", "bad", "bad", "see the log of the scheduler cache"),
         ("UNIMPLEMENTED", "x", "x", "run the scheduler cache in embedded mode on this host"),
-        ("INTERNAL", "", "the scheduler cache answered INTERNAL", "see the log"),
+        ("ABORTED", "", "the scheduler cache answered ABORTED", "see the log"),
     ],
 )
 async def test_a_no_is_final(
@@ -125,6 +130,30 @@ async def test_a_no_is_final(
     assert caught.value.reason == reason
     assert remedy in caught.value.remedy
     assert len(cache.allocations) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "detail", "remedy"),
+    [
+        (
+            "INTERNAL",
+            "cannot write: disk is full; free space",
+            "cannot write: disk is full",
+            "free",
+        ),
+        ("UNKNOWN", "", "the scheduler cache answered UNKNOWN", "see the log of the scheduler"),
+    ],
+)
+async def test_a_cache_that_cannot_answer_is_asked_once(
+    cache: ScriptedCache, client: CacheClient, code: str, text: str, detail: str, remedy: str
+) -> None:
+    cache.failures = [(grpc.StatusCode[code], text)]
+
+    with pytest.raises(CacheFailedError) as caught:
+        await client.allocate(KEY, REQUEST, 5.0)
+
+    assert (caught.value.detail, len(cache.allocations)) == (detail, 1)
+    assert caught.value.remedy.startswith(remedy)
 
 
 async def test_release_and_report_say_when_they_failed(

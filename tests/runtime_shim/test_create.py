@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,12 +14,18 @@ from typing import Any
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim import answers
 from runtime_shim.answers import RELEASED, RUNNING, STOPPED, AnswerStore
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import Config, Driver, GpuRuntime, Paths, Policy
 from runtime_shim.create import Creator
-from runtime_shim.errors import CacheUnreachableError, NoRoomError, RefusedError
+from runtime_shim.errors import (
+    CacheFailedError,
+    CacheUnreachableError,
+    NoRoomError,
+    RefusedError,
+)
 from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, CardProcess, Inventory
 from runtime_shim.region import Regions
@@ -480,6 +487,40 @@ async def test_an_unreachable_cache_lets_the_known_restart(node: Node, bundle: B
     assert verdict.kind == "low-level"
     assert bundle.spec() == wanted
     assert node.cache.seconds == [8.0, 2.0]
+
+
+async def test_a_cache_that_has_failed_is_named_and_lets_the_known_restart(
+    node: Node, bundle: Bundle
+) -> None:
+    node.cache.give = CacheFailedError("unix:/cache.sock", "its disk is full", "free space")
+    refused = await create(node, bundle)
+    assert refused.message.endswith(
+        "the scheduler cache at unix:/cache.sock has failed: its disk is full; free space"
+    )
+
+    node.cache.give = allocation()
+    await create(node, bundle)
+    bundle.write(plain_spec(*REQUEST))
+    node.cache.give = CacheFailedError("unix:/cache.sock", "its disk is full", "free space")
+
+    assert (await create(node, bundle)).kind == "low-level"
+
+
+async def test_an_answer_that_cannot_be_stored_refuses_in_words(
+    node: Node, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answers, "write_all", no_space)
+        verdict = await create(node, bundle)
+
+    assert verdict.kind == "refuse"
+    assert "answers/" in verdict.message
+    assert "No space left on device; free space there, then start" in verdict.message
+    assert bundle.spec() == plain_spec(*REQUEST)
+    assert os.listdir(node.store.folder) == []
 
 
 async def test_the_store_answers_no_other_request(node: Node, bundle: Bundle) -> None:

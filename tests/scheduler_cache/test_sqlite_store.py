@@ -8,11 +8,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from scheduler_cache import sqlite_store
 from scheduler_cache.cache import Changes, State
-from scheduler_cache.errors import StoreError
+from scheduler_cache.errors import StoreBusyError, StoreError
 from scheduler_cache.model import (
     Card,
     CardKind,
@@ -143,6 +144,32 @@ def test_a_save_is_all_or_nothing(store: Store) -> None:
     assert store.load().claims == (claim("a1"),)
     store.save(Changes(removed=("a1",)))
     assert store.load().claims == ()
+
+
+def test_a_full_disk_is_named_and_changes_nothing(store: Store, tmp_path: Path) -> None:
+    store.save(Changes(claims=(claim("a1"),)))
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    many = tuple(claim(f"b{number}") for number in range(200))
+
+    with pytest.raises(StoreError, match="database or disk is full; free space in") as caught:
+        store.save(Changes(claims=many, removed=("a1",)))
+
+    assert caught.value.status is grpc.StatusCode.INTERNAL
+    assert store.load().claims == (claim("a1"),)
+
+
+def test_a_database_that_somebody_holds_is_worth_another_try(store: Store) -> None:
+    path = store._connection.execute("PRAGMA database_list").fetchone()[2]
+    store._connection.execute("PRAGMA busy_timeout = 10")
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreBusyError, match="locked; retrying is safe") as caught:
+        store.save(Changes(claims=(claim("a1"),)))
+
+    assert caught.value.status is grpc.StatusCode.UNAVAILABLE
+    other.close()
 
 
 def test_only_sync_waits_for_the_disk(
