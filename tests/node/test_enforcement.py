@@ -4,18 +4,20 @@
 import json
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runtime_shim.abi import SLOT_BYTES, SLOT_OFFSET
 from tests.fakes.gpu import Card, SimulatedGpu
-from tests.node.conftest import MakeBundle, slice_env
+from tests.node.conftest import MakeBundle, probe_in, slice_env
 from tests.testbed.node import GIB, Node, wait_until
 from tests.testbed.oci import OciRuntime
 from tests.testbed.rootfs import PROBE
 
 MIB = 1 << 20
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 # NVML lists only processes whose contexts hold something.
 CONTEXT_BYTES = 2 * MIB
 STEP_BYTES = 64 * MIB
@@ -51,12 +53,16 @@ def node(scratch: Path, gpu: SimulatedGpu, rule: str) -> Iterator[Node]:
         yield running
 
 
+def _holds(gpu: SimulatedGpu, used_bytes: int) -> bool:
+    return gpu.used_bytes() >= used_bytes
+
+
 def hold_twice(gpu: SimulatedGpu, runtime: OciRuntime) -> None:
     """Make container `a` hold its limit twice: the second process does not see the first one."""
     before = gpu.used_bytes()
-    for count in (1, 2):
+    for full in (before + FULL_BYTES, before + 2 * FULL_BYTES):
         runtime.exec_detached("a", PROBE, "--until-refused", "64m", "--hold", "60")
-        wait_until(lambda held=count: gpu.used_bytes() >= before + held * FULL_BYTES, "it is full")
+        wait_until(partial(_holds, gpu, full), "it is full")
         runtime.exec("a", "sh", "-c", ERASE)
 
 
@@ -79,6 +85,11 @@ def test_an_account_that_was_erased_is_an_event_and_is_shown(
     assert f"limit_bytes={GIB} held_bytes={2 * FULL_BYTES}" in line
     wait_until(lambda: used_of(node, "a") == 2 * FULL_BYTES, "vgpuctl ps shows what is held")
     assert gpu.used_bytes() == 2 * FULL_BYTES, "nobody was ended"
+
+    runtime.exec("a", "sh", "-c", ERASE)
+    device = probe_in(runtime, "a", "--allocate", "1m")["devices"][0]
+
+    assert device["mem_get_info"]["code"] == OUT_OF_MEMORY, "what NVML sees counts, not the account"
 
 
 @pytest.mark.parametrize("rule", ["kill"])
