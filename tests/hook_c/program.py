@@ -4,6 +4,7 @@
 As tests.fakes.gpu.tenant, with the calls that only these tests make.
 """
 
+import _ctypes
 import ctypes
 import json
 import os
@@ -19,6 +20,28 @@ if TYPE_CHECKING:
     from tests.fakes.gpu.simulated_gpu import SimulatedGpu
 
 ROOT = Path(__file__).parents[2]
+
+
+class DlInfo(ctypes.Structure):
+    """Dl_info of <dlfcn.h>."""
+
+    _fields_ = (
+        ("dli_fname", ctypes.c_char_p),
+        ("dli_fbase", ctypes.c_void_p),
+        ("dli_sname", ctypes.c_char_p),
+        ("dli_saddr", ctypes.c_void_p),
+    )
+
+
+def symbol_of(address: int | None) -> str:
+    """Return the name of the exported symbol at an address."""
+    info = DlInfo()
+    if (
+        address is None
+        or ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info)) == 0
+    ):
+        return "none"
+    return (info.dli_sname or b"?").decode()
 
 
 class Program(Driver):
@@ -114,6 +137,32 @@ class Program(Driver):
                 ctypes.c_void_p(instance), ctypes.c_void_p(node), parameters
             )
         )
+
+    def look_up(self, questions: list[tuple[str, str, int, int]]) -> list[str]:
+        """Ask for names in several ways; what each gave."""
+        return [self._look_up(*question) for question in questions]
+
+    def _look_up(self, way: str, name: str, version: int, flags: int) -> str:
+        address, status = ctypes.c_void_p(), ctypes.c_int(-1)
+        code = 0
+        out = None if version == -1 else ctypes.byref(address)
+        if way == "v1":
+            code = self._cuda.cuGetProcAddress(name.encode(), out, version, ctypes.c_uint64(flags))
+        elif way == "v2":
+            place = None if flags == 1 else ctypes.byref(status)
+            code = self._cuda.cuGetProcAddress_v2(
+                name.encode(), out, version, ctypes.c_uint64(flags), place
+            )
+        elif way == "dlsym":
+            try:
+                address.value = _ctypes.dlsym(self._cuda._handle, name)
+            except OSError:
+                code = 1
+        else:
+            dlvsym = ctypes.CDLL(None).dlvsym
+            dlvsym.restype = ctypes.c_void_p
+            address.value = dlvsym(ctypes.c_void_p(self._cuda._handle), name.encode(), way.encode())
+        return f"{code} {status.value} {symbol_of(address.value)}"
 
     def nvml_call(self, name: str) -> int:
         """Call a function of NVML without arguments."""

@@ -2,6 +2,7 @@
 """Every way of looking for an entry point of the driver leads to the hook of the right arity."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from tests.fakes.gpu.simulated_gpu import LIBRARY_DIRECTORY, SimulatedGpu
 from tests.hook_c.conftest import GIB
-from tests.hook_c.container import LIBRARY
+from tests.hook_c.container import LIBRARY, Container
+from tests.hook_c.program import Process
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -174,3 +176,43 @@ def test_a_process_without_cuda_opens_nothing_and_starts_nothing(tmp_path: Path)
 
     assert outputs[0] == outputs[1]
     assert not (tmp_path / "usage").exists()
+
+
+def questions(chance: random.Random, names: list[str]) -> list[tuple[str, str, int, int]]:
+    """Return look-ups by chance: good names, bad names, and good ones that were spoilt."""
+    found = []
+    for _ in range(2000):
+        name = chance.choice(names)
+        spoil = chance.randrange(8)
+        if spoil == 0:
+            name = name[: chance.randrange(len(name))]
+        elif spoil == 1:
+            name += chance.choice(["_v2", "_v3", "_ptsz", "_ptds", "x", "\x7f", "é", " "])
+        elif spoil == 2:
+            place = chance.randrange(len(name))
+            name = name[:place] + chr(chance.randrange(33, 127)) + name[place + 1 :]
+        elif spoil == 3:
+            name = name.partition("_")[0]
+        way = chance.choice(["v1", "v2", "v2", "dlsym", "GLIBC_2.2.5", "libcuda.so.1"])
+        version = chance.choice([-1, 0, 2000, 3020, 7000, 11030, 12000, 12050, 13000, 13040, 99999])
+        found.append((way, name, version, chance.choice([0, 0, 1, 2, 2, 3, 7])))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_look_up_gets_the_symbol_that_the_driver_gives(
+    gpu: SimulatedGpu, container: Container, seed: int
+) -> None:
+    table = Path(__file__).parents[2] / "hook_c/prototypes.tsv"
+    names = [line.split("\t")[0] for line in table.read_text().splitlines() if line[0] != "#"]
+    asked = questions(random.Random(seed), names)
+
+    with Process(gpu) as bare, Process(gpu, wrapper=container.wrapper) as hooked:
+        plain, ours = bare.do("look_up", asked), hooked.do("look_up", asked)
+
+    assert [
+        (question, one, other)
+        for question, one, other in zip(asked, plain, ours, strict=True)
+        if one != other
+    ] == []
+    assert sum(not answer.endswith(" none") for answer in plain) > 100

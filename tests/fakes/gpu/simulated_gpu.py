@@ -174,7 +174,7 @@ class SimulatedGpu:
         answer = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
         return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
-    def _snapshot(self) -> Sequence[Any]:
+    def _snapshot(self) -> Any:  # noqa: ANN401 (a cffi array)
         """All slots ever used, as they were at one moment."""
         slots: Any = []
         for _ in range(_SNAPSHOT_TRIES):
@@ -183,7 +183,7 @@ class SimulatedGpu:
             _ffi.memmove(slots, self.state.process, _ffi.sizeof(slots))
             if self.state.changes == before:
                 break
-        return list(slots)
+        return slots  # the array: its elements do not keep it alive
 
     def processes(self) -> list[GpuProcess]:
         """The living processes that have called cuInit."""
