@@ -12,6 +12,7 @@ from runtime_shim.messages import ContainerName, name_by_id
 from runtime_shim.spec import (
     Spec,
     annotations_of,
+    check_keys,
     destination,
     environment,
     is_bind,
@@ -67,6 +68,7 @@ class Classification:
 
 def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
     """Return the facts of a spec; raises SpecError when it is none."""
+    check_keys(spec)
     env = environment(spec)
     marks = annotations_of(spec)
     podman = marks.get("io.container.manager") == "libpod"

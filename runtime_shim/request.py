@@ -191,6 +191,13 @@ def _model(text: str) -> str:
         raise RequestError(
             "VGPU_MODEL", text, "denies nothing", "put a part of a model's name after the !"
         )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                "VGPU_MODEL", text, "is not UTF-8", "copy the model's name from `nvidia-smi -L`"
+            ) from error
     return text
 
 

@@ -113,7 +113,7 @@ def merge_preload(library: str, own: bytes) -> bytes:
 @contextlib.contextmanager
 def _open_root(bundle_fd: int, spec: Spec) -> Iterator[int]:
     path = section(spec, "root").get("path")
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise RefusedError(
             "config.json names no rootfs", "the engine has to write root.path; see its log"
         )

@@ -18,6 +18,34 @@ from runtime_shim.errors import RefusedError
 Spec = dict[str, Any]
 Item = dict[str, Any]
 
+# What we read or edit, by level. Source: OCI runtime-spec 1.2, specs-go/config.go.
+_SPEC_KEYS = frozenset({"annotations", "hooks", "linux", "mounts", "process", "root"})
+_PROCESS_KEYS = frozenset({"capabilities", "env", "user"})
+_CAPABILITY_KEYS = frozenset({"ambient", "bounding", "effective", "inheritable", "permitted"})
+_USER_KEYS = frozenset({"additionalGids"})
+_ROOT_KEYS = frozenset({"path"})
+_MOUNT_KEYS = frozenset({"destination", "options", "source", "type"})
+_LINUX_KEYS = frozenset({"devices", "namespaces", "resources"})
+_RESOURCE_KEYS = frozenset({"devices"})
+_NODE_KEYS = frozenset({"fileMode", "gid", "major", "minor", "path", "type", "uid"})
+_RULE_KEYS = frozenset({"access", "allow", "major", "minor", "type"})
+_NAMESPACE_KEYS = frozenset({"path", "type"})
+_HOOK_KEYS = frozenset({"args", "env", "path", "timeout"})
+_STAGES = frozenset(
+    {
+        "createContainer",
+        "createRuntime",
+        "poststart",
+        "poststop",
+        "prestart",
+        "startContainer",
+    }
+)
+
+_NUMBER_TYPES = (int, type(None))
+_TEXT_TYPES = (str, type(None))
+_FLAG_TYPES = (bool, type(None))
+
 
 class SpecError(RefusedError):
     """config.json is JSON, but not a runtime spec; the low-level runtime would refuse it too."""
@@ -88,6 +116,30 @@ def merge_edits(*several: ContainerEdits) -> ContainerEdits:
         hooks=[hook for edits in several for hook in edits.hooks],
         additional_gids=[gid for edits in several for gid in edits.additional_gids],
     )
+
+
+def check_keys(spec: Spec) -> None:
+    """Raise SpecError for a key that we read and that is written in another case.
+
+    Go takes "Mounts" for "mounts", and of the two the later one; we and crun do not. Whoever writes
+    such a key would have us look at one thing and runc start another.
+    """
+    process, linux, hooks = (section(spec, name) for name in ("process", "linux", "hooks"))
+    resources = section(linux, "resources")
+    _check_case(_SPEC_KEYS, spec)
+    _check_case(_PROCESS_KEYS, process)
+    _check_case(_CAPABILITY_KEYS, section(process, "capabilities"))
+    _check_case(_USER_KEYS, section(process, "user"))
+    _check_case(_ROOT_KEYS, section(spec, "root"))
+    _check_case(_MOUNT_KEYS, *items(spec, "mounts"))
+    _check_case(_LINUX_KEYS, linux)
+    _check_case(_RESOURCE_KEYS, resources)
+    _check_case(_NODE_KEYS, *items(linux, "devices"))
+    _check_case(_RULE_KEYS, *items(resources, "devices"))
+    _check_case(_NAMESPACE_KEYS, *items(linux, "namespaces"))
+    _check_case(_STAGES, hooks)
+    for stage in hooks:
+        _check_case(_HOOK_KEYS, *items(hooks, stage))
 
 
 def environment(spec: Spec) -> dict[str, str]:
@@ -170,12 +222,12 @@ def mounts(spec: Spec) -> list[Item]:
 
 def devices(spec: Spec) -> list[Item]:
     """Return `linux.devices`. Raises SpecError."""
-    return items(section(spec, "linux"), "devices")
+    return _device_items(section(spec, "linux"))
 
 
 def device_rules(spec: Spec) -> list[Item]:
     """Return `linux.resources.devices`, the cgroup rules; the last that matches wins."""
-    return items(section(section(spec, "linux"), "resources"), "devices")
+    return _device_items(section(section(spec, "linux"), "resources"))
 
 
 def destination(mount: Mapping[str, Any]) -> str:
@@ -216,7 +268,43 @@ def _text(item: Mapping[str, Any], name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise SpecError(f"{name} is not a string")
+    if not value.isprintable():
+        _check_path(value, name)
     return value
+
+
+def _check_path(text: str, name: str) -> None:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{name} is not a path: {text[:64]!r}") from error
+    if "\0" in text:
+        raise SpecError(f"{name} is not a path: {text[:64]!r}")
+
+
+def _check_case(known: frozenset[str], *objects: Item) -> None:
+    for item in objects:
+        for key in item.keys() - known:
+            # Not lower(): Go's decoder folds the long s and the Kelvin sign, too.
+            folded = key.casefold()
+            for name in known:
+                if folded == name.casefold():
+                    raise SpecError(f"{key[:64]!r} is the key {name!r} in another case")
+
+
+def _device_items(parent: Mapping[str, Any]) -> list[Item]:
+    """Return the list `parent["devices"]`, the kind and numbers of each of the right type."""
+    found = items(parent, "devices")
+    for item in found:
+        for name in ("major", "minor"):
+            if type(item.get(name)) not in _NUMBER_TYPES:
+                raise SpecError(f"{name} of a device is not a whole number")
+        for name in ("type", "access"):
+            if type(item.get(name)) not in _TEXT_TYPES:
+                raise SpecError(f"{name} of a device is not a string")
+        if type(item.get("allow")) not in _FLAG_TYPES:
+            raise SpecError("allow of a device rule is not true or false")
+    return found
 
 
 def _edited_process(spec: Spec, edits: ContainerEdits) -> Item:
@@ -227,6 +315,8 @@ def _edited_process(spec: Spec, edits: ContainerEdits) -> Item:
     if edits.additional_gids:
         user = dict(section(process, "user"))
         gids = user.get("additionalGids") or []
+        if not isinstance(gids, list):
+            raise SpecError("additionalGids is not a list")
         new = [gid for gid in dict.fromkeys(edits.additional_gids) if gid not in gids]
         process["user"] = {**user, "additionalGids": [*gids, *new]}
     return process

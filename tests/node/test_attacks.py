@@ -3,6 +3,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,50 @@ def test_a_loader_in_a_volume_that_reads_our_file_is_fine(
     runtime.start_detached(bundle, "a")
 
     assert totals(probe_in(runtime, "a")) == {2 * GIB}
+
+
+def _key_in_another_case(spec: dict[str, Any]) -> None:
+    spec["Mounts"] = [
+        *spec["mounts"],
+        volume(Path("/dev/null"), "/etc/ld.so.preload"),
+    ]
+
+
+def _rule_in_another_case(spec: dict[str, Any]) -> None:
+    rule = {"Allow": True, "type": "c", "Major": 195, "minor": 1, "access": "rwm"}
+    spec["linux"]["resources"]["devices"].append(rule)
+
+
+def _options_that_are_none(spec: dict[str, Any]) -> None:
+    spec["mounts"].append({"destination": "/x", "source": "/tmp", "options": 7})
+
+
+def _number_that_is_none(spec: dict[str, Any]) -> None:
+    rule = {"allow": True, "type": "c", "major": [1], "access": "rwm"}
+    spec["linux"]["resources"]["devices"].append(rule)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["slice", "void"])
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_key_in_another_case, "'Mounts' is the key 'mounts' in another case"),
+        (_rule_in_another_case, "' is the key '.*' in another case"),
+        (_options_that_are_none, "options is not a list of strings"),
+        (_number_that_is_none, "major of a device is not a whole number"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_what_runc_reads_otherwise_is_no_spec(
+    runtime: OciRuntime,
+    make_bundle: MakeBundle,
+    edit: Callable[[dict[str, Any]], None],
+    message: str,
+    asks: bool,
+) -> None:
+    bundle = make_bundle("a", slice_env("2Gi") if asks else {"NVIDIA_VISIBLE_DEVICES": "all"})
+    edit(bundle.spec)
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match=message):
+        runtime.start_detached(bundle, "a")

@@ -129,6 +129,62 @@ def test_the_right_to_unmount_counts_in_every_set(kind: str, name: str) -> None:
     assert classify(spec).sys_admin
 
 
+def in_another_case(path: str) -> Spec:
+    """Return a spec in which the key at the end of `path` is written in another case."""
+    *way, key = path.split(".")
+    spec = plain_spec(rules=[{}], devices=[{}], mounts=[{}])
+    spec["hooks"] = {"prestart": [{}]}
+    spec["process"] |= {"capabilities": {}, "user": {}}
+    item: Any = spec
+    for name in way:
+        item = item[int(name)] if name.isdigit() else item[name]
+    item[key] = item.pop(key.lower(), None)
+    return spec
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Mounts",
+        "PROCESS",
+        "Linux",
+        "Annotations",
+        "Hooks",
+        "Root",
+        "mount\u017f",
+        "root.Path",
+        "process.ENV",
+        "process.Capabilities",
+        "process.capabilities.Bounding",
+        "process.user.AdditionalGIDs",
+        "mounts.0.Destination",
+        "mounts.0.\u017fource",
+        "mounts.0.Options",
+        "linux.Namespaces",
+        "linux.namespaces.0.Type",
+        "linux.namespaces.0.Path",
+        "linux.Resources",
+        "linux.Devices",
+        "linux.devices.0.Major",
+        "linux.resources.Devices",
+        "linux.resources.devices.0.Allow",
+        "linux.resources.devices.0.MAJOR",
+        "hooks.PreStart",
+        "hooks.prestart.0.Path",
+    ],
+)
+def test_a_key_in_another_case_is_refused_since_go_reads_it(path: str) -> None:
+    with pytest.raises(SpecError, match=r"is the key '.*' in another case"):
+        classify(in_another_case(path))
+
+
+def test_other_keys_may_be_in_any_case() -> None:
+    spec = plain_spec("Env=1", annotations={"Mounts": "1"})
+    spec["Vm"] = spec["linux"]["IntelRdt"] = {"Mounts": []}
+
+    assert not classify(spec).managed
+
+
 @pytest.mark.parametrize("bounding", [7, "CAP_SYS_ADMIN", [7], {"CAP_SYS_ADMIN": 1}])
 def test_capabilities_that_are_none_are_refused(bounding: object) -> None:
     spec = plain_spec()

@@ -157,6 +157,7 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         ({"VGPU_MEMORY": "1Gi", "VGPU_UUIDS": ""}, "VGPU_UUIDS='' is empty"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_UUIDS": "0"}, "VGPU_UUIDS='0' is not the whole UUID"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_MODEL": "!"}, "VGPU_MODEL='!' denies nothing"),
+        ({"VGPU_MEMORY": "1Gi", "VGPU_MODEL": "\udcff"}, "is not UTF-8"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_MODEL": "H100,"}, "VGPU_MODEL='H100,' has an empty item"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_FOO": "1"}, "VGPU_FOO='1' is not a variable of vgpu"),
         ({"VGPU_MEMROY": "1Gi"}, "VGPU_MEMROY.*did you mean VGPU_MEMORY"),

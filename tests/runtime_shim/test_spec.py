@@ -22,6 +22,7 @@ from runtime_shim.spec import (
     destination,
     env_entries,
     environment,
+    is_bind,
     merge_edits,
     mounts,
     within,
@@ -200,7 +201,16 @@ def test_annotations_that_are_no_text_are_left_out() -> None:
         ({"mounts": {}}, "mounts is not a list"),
         ({"mounts": ["/a"]}, "mounts is not a list of objects"),
         ({"mounts": [{"destination": 1}]}, "destination is not a string"),
+        ({"mounts": [{"destination": "/a\0b"}]}, r"destination is not a path: '/a\\x00b'"),
+        ({"mounts": [{"destination": "/\ud800"}]}, "destination is not a path"),
         ({"linux": {"devices": 1}}, "devices is not a list"),
+        ({"linux": {"devices": [{"major": [1]}]}}, "major of a device is not a whole number"),
+        ({"linux": {"devices": [{"type": 7}]}}, "type of a device is not a string"),
+        ({"linux": {"resources": {"devices": [{"minor": 1.0}]}}}, "minor of a device is not"),
+        ({"linux": {"resources": {"devices": [{"major": True}]}}}, "major of a device is not"),
+        ({"linux": {"resources": {"devices": [{"access": []}]}}}, "access of a device is not"),
+        ({"linux": {"resources": {"devices": [{"allow": 1}]}}}, "allow of a device rule is not"),
+        ({"process": {"user": {"additionalGids": 7}}}, "additionalGids is not a list"),
     ],
 )
 def test_what_is_no_spec_is_refused(spec: dict[str, Any], message: str) -> None:
@@ -208,10 +218,17 @@ def test_what_is_no_spec_is_refused(spec: dict[str, Any], message: str) -> None:
         env={"A": "1"},
         mounts=[Mount(destination="/a", source="/b")],
         devices=[DeviceNode(path="/dev/x", major=1, minor=1)],
+        additional_gids=[1],
     )
 
     with pytest.raises(SpecError, match=message):
         apply_edits(spec, everything)
+
+
+@pytest.mark.parametrize("options", [7, "bind", [7], {"bind": 1}])
+def test_options_that_are_none_are_refused(options: object) -> None:
+    with pytest.raises(SpecError, match="options is not a list of strings"):
+        is_bind({"type": "none", "options": options})
 
 
 @pytest.mark.parametrize("spec", [{}, {"process": None, "mounts": None, "linux": None}])
