@@ -144,7 +144,11 @@ class Creator:
                 "start vgpu-scheduler-cache, then start this container again",
             )
         except OSError as error:
-            logger.exception("create failed", extra={"container_id": launch.container_id})
+            logger.error(
+                "create failed",
+                extra={"container_id": launch.container_id, "reason": str(error)},
+                exc_info=error if error.errno not in _OS_REMEDIES else None,
+            )
             place = error.filename or "a file"
             return creation.refused(
                 f"the node agent cannot use {place}: {error.strerror or error}",
