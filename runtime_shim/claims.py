@@ -600,9 +600,12 @@ def _look_at(
     ):
         process = Process.GONE if answer.init_seen else Process.NEVER
         # Whoever was stopped once is looked for where its runtime says it is, and that is enough.
-        if same_boot and not answer.init_seen and answer.state == RUNNING:
+        if same_boot and tracked.init is None and answer.state == RUNNING:
             found = _hold(held().get(answer.allocation_id))
-            process = Process.ALIVE if found is not None else _without_process(tracked)
+            if found is not None:
+                process = Process.ALIVE
+            elif not answer.init_seen:
+                process = _without_process(tracked)
     since_verdict_ns = boottime_ns() - answer.verdict_boottime_ns
     sighting = Sighting(
         process=process,

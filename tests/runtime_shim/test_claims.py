@@ -405,6 +405,20 @@ async def test_an_agent_without_its_state_restores_it_from_the_containers_folder
     later.regions.close()
 
 
+async def test_the_next_agent_sees_processes_that_the_init_left_behind(
+    node: Node, container: Answer
+) -> None:
+    seen = replace(container, init_seen=True)
+    node.store.put(seen)
+    region = node.regions.create(seen.allocation, b"")
+    with mounted(region.limits_path):
+        await node.claims.adopt()
+        assert node.state(seen) == RUNNING
+
+    await node.claims.look()
+    assert node.state(seen) == STOPPED
+
+
 async def test_the_files_of_an_unknown_container_that_lives_are_not_swept(
     node: Node, container: Answer
 ) -> None:
