@@ -92,10 +92,10 @@ def check_namespaces(spec: Spec) -> None:
             raise SpecError("path of a namespace is not a string")
         if namespace.get("type") == "mount":
             own_mounts = not path
-        elif namespace.get("type") == "pid" and path and _is_same(path, _OWN_PID_NAMESPACE):
+        elif namespace.get("type") == "pid" and path and _may_be_the_hosts(path):
             raise RefusedError(
-                f"it joins the host's PID namespace by {path!r}, so that its processes cannot be"
-                " told from others",
+                f"it joins the PID namespace {path!r}, which is the host's or cannot be looked at,"
+                " so that its processes cannot be told from others",
                 "start it in a PID namespace of its own, or without a vgpu request",
             )
     if not own_mounts:
@@ -145,11 +145,11 @@ def _resolved(path: str, bundle_fd: int | None) -> tuple[str, _Identity | None]:
 def _identity(path: str) -> _Identity | None:
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
 
 
-def _is_same(path: str, other: str) -> bool:
+def _may_be_the_hosts(path: str) -> bool:
     identity = _identity(path)
-    return identity is not None and identity == _identity(other)
+    return identity is None or identity == _identity(_OWN_PID_NAMESPACE)

@@ -126,8 +126,10 @@ def namespaces(*given: dict[str, Any]) -> dict[str, Any]:
         ([{"type": "mount", "path": "/proc/1/ns/mnt"}], "no mount namespace of its own"),
         (
             [{"type": "mount"}, {"type": "pid", "path": "/proc/self/ns/pid"}],
-            "joins the host's PID namespace by '/proc/self/ns/pid'",
+            "joins the PID namespace '/proc/self/ns/pid', which is the host's",
         ),
+        ([{"type": "mount"}, {"type": "pid", "path": "/absent"}], "or cannot be looked at"),
+        ([{"type": "mount"}, {"type": "pid", "path": "/\0"}], "or cannot be looked at"),
     ],
 )
 def test_a_foreign_namespace_is_refused(given: list[dict[str, Any]], message: str) -> None:
@@ -135,7 +137,7 @@ def test_a_foreign_namespace_is_refused(given: list[dict[str, Any]], message: st
         check_namespaces(namespaces(*given))
 
 
-@pytest.mark.parametrize("path", ["", None, "/absent", "/proc/self/ns/uts"])
+@pytest.mark.parametrize("path", ["", None, "/proc/self/ns/uts"])
 def test_own_namespaces_and_those_of_other_containers_are_fine(path: str | None) -> None:
     check_namespaces(namespaces({"type": "pid", "path": path}, {"type": "mount", "path": ""}))
 
