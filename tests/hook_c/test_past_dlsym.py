@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder with the object of deep.c, and with the driver under its plain name."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/libcuda.so").symlink_to(LIBRARY_DIRECTORY / SONAME)
-    command = ["gcc", "-D_GNU_SOURCE", "-shared", "-fPIC", PROGRAMS / "deep.c", "-ldl"]
-    subprocess.run([*command, "-o", tmp_path / "deep.so"], check=True)
+    command = ["gcc", "-D_GNU_SOURCE", "-shared", "-fPIC", str(PROGRAMS / "deep.c"), "-ldl"]
+    subprocess.run([*command, "-o", str(tmp_path / "deep.so")], check=True)
     return tmp_path
 
 
