@@ -99,7 +99,8 @@ struct vgpu_usage_device {
 	uint64_t busy_ns;
 	uint64_t launches;
 	uint64_t refused;
-	uint8_t pad[24];
+	uint64_t asked_bytes; /* of calls that are being decided; not held */
+	uint8_t pad[16];
 };
 
 /* One process. Written by that process alone; cleared by whoever finds it dead. */

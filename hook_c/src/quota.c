@@ -35,12 +35,13 @@ bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
 
 		if (bytes > limit)
 			break; /* also keeps the sums below far from wrapping */
-		region_add(quota->region, card, bytes);
+		region_ask(quota->region, card, bytes);
 		if (limit == LIMITS_NONE || fits(quota, card, limit)) {
+			region_take(quota->region, card, bytes);
 			region_note_high(quota->region, card);
 			return true;
 		}
-		region_sub(quota->region, card, bytes);
+		region_withdraw(quota->region, card, bytes);
 		if (tries == 0)
 			region_tend(quota->region, true); /* a slot of the dead may be in the way */
 		else

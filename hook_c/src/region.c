@@ -261,10 +261,14 @@ static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 	slot->flags = 0;
 	region->gen = __atomic_add_fetch(&slot->gen, 1, __ATOMIC_RELEASE);
 	memset(slot->dev, 0, sizeof(slot->dev));
-	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
+	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
+		__atomic_store_n(&slot->dev[card].asked_bytes,
+				 __atomic_load_n(&region->asked[card], __ATOMIC_SEQ_CST),
+				 __ATOMIC_SEQ_CST);
 		__atomic_store_n(&slot->dev[card].used_bytes,
 				 __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST),
 				 __ATOMIC_SEQ_CST);
+	}
 	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_SEQ_CST);
 	return slot;
 }
@@ -331,6 +335,26 @@ void region_sub(struct region *region, unsigned int card, uint64_t bytes)
 	__atomic_fetch_sub(&region->own[card], bytes, __ATOMIC_SEQ_CST);
 }
 
+void region_ask(struct region *region, unsigned int card, uint64_t bytes)
+{
+	__atomic_fetch_add(&region->asked[card], bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&own_device(region, card)->asked_bytes, bytes, __ATOMIC_SEQ_CST);
+}
+
+void region_withdraw(struct region *region, unsigned int card, uint64_t bytes)
+{
+	__atomic_fetch_sub(&own_device(region, card)->asked_bytes, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&region->asked[card], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* Held before it is no longer asked for: whoever sums in between counts it twice, never not at all.
+ */
+void region_take(struct region *region, unsigned int card, uint64_t bytes)
+{
+	region_add(region, card, bytes);
+	region_withdraw(region, card, bytes);
+}
+
 static uint64_t add_saturating(uint64_t a, uint64_t b)
 {
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -338,17 +362,21 @@ static uint64_t add_saturating(uint64_t a, uint64_t b)
 
 uint64_t region_sum(struct region *region, unsigned int card)
 {
-	uint64_t sum = __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST);
+	/* Asked before held, here and below: see region_take. */
+	uint64_t sum = __atomic_load_n(&region->asked[card], __ATOMIC_SEQ_CST);
 	uint32_t claimed = __atomic_load_n(&region->claimed, __ATOMIC_ACQUIRE);
 	uint32_t own = claimed ? __atomic_load_n(&region->slot, __ATOMIC_RELAXED) : NO_SLOT;
 	uint32_t high = slots_high(region);
 
+	sum += __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST);
 	for (uint32_t index = 0; index < high; index++) {
 		const struct vgpu_usage_slot *slot = &region->usage->slot[index];
 
 		if (index == own ||
 		    __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_FREE)
 			continue;
+		sum = add_saturating(
+			sum, __atomic_load_n(&slot->dev[card].asked_bytes, __ATOMIC_SEQ_CST));
 		sum = add_saturating(
 			sum, __atomic_load_n(&slot->dev[card].used_bytes, __ATOMIC_SEQ_CST));
 	}
@@ -432,8 +460,10 @@ static void clear_dead(struct region *region)
 		/* Once more, now that nobody else can change it. */
 		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
 		    !witness_lives(region, slot)) {
-			for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
+			for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
+				__atomic_store_n(&slot->dev[card].asked_bytes, 0, __ATOMIC_SEQ_CST);
 				__atomic_store_n(&slot->dev[card].used_bytes, 0, __ATOMIC_SEQ_CST);
+			}
 			__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_SEQ_CST);
 		}
 		lock_byte(region, index, F_UNLCK);

@@ -34,7 +34,8 @@ struct region {
 	uint64_t start_time;
 	uint64_t pidns;
 	uint64_t tended_ns;
-	uint64_t own[VGPU_MAX_DEVICES]; /* what this process holds; the truth about itself */
+	uint64_t own[VGPU_MAX_DEVICES];   /* what this process holds; the truth about itself */
+	uint64_t asked[VGPU_MAX_DEVICES]; /* what its threads have asked for and not yet got */
 };
 
 /* Opens and maps the file. `create`: developer mode, make it if it is not there. One thread. */
@@ -47,8 +48,14 @@ bool region_claim(struct region *region, struct reason *reason);
 void region_add(struct region *region, unsigned int card, uint64_t bytes);
 void region_sub(struct region *region, unsigned int card, uint64_t bytes);
 
-/* What the container holds: this process by its own count, the others by their slots.
- * Saturates: no garbage in the file makes it wrap to a small number. Any thread. */
+/* Asks for so much more; whoever asks or sums after that sees it. Then either takes it, which makes
+ * it held, or withdraws. What is held is thus never more than was found to fit, at no moment. */
+void region_ask(struct region *region, unsigned int card, uint64_t bytes);
+void region_take(struct region *region, unsigned int card, uint64_t bytes);
+void region_withdraw(struct region *region, unsigned int card, uint64_t bytes);
+
+/* What the container holds and has asked for: this process by its own count, the others by their
+ * slots. Saturates: no garbage in the file makes it wrap to a small number. Any thread. */
 uint64_t region_sum(struct region *region, unsigned int card);
 
 /* A process of this container as it is known in this PID namespace, and what it holds of a card. */

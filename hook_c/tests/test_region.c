@@ -88,6 +88,28 @@ static void test_the_sum_counts_all_processes(void)
 	end(two);
 }
 
+static void test_what_is_asked_for_is_seen_and_not_held(void)
+{
+	struct region region;
+	struct region other;
+
+	CHECK(join(&region));
+	CHECK(join(&other));
+	const struct vgpu_usage_device *device = &region.usage->slot[region.slot].dev[0];
+
+	region_ask(&region, 0, 3 * MIB);
+	CHECK(region_sum(&region, 0) == 3 * MIB);
+	CHECK(region_sum(&other, 0) == 3 * MIB);
+	CHECK(device->used_bytes == 0);
+	region_withdraw(&region, 0, 3 * MIB);
+	CHECK(region_sum(&other, 0) == 0);
+	region_ask(&region, 0, 5 * MIB);
+	region_take(&region, 0, 5 * MIB);
+	CHECK(device->used_bytes == 5 * MIB && device->asked_bytes == 0);
+	CHECK(region_sum(&region, 0) == 5 * MIB);
+	CHECK(region_sum(&other, 0) == 5 * MIB);
+}
+
 static void test_a_killed_process_is_cleared(void)
 {
 	struct region region;
@@ -334,6 +356,7 @@ static void on_fresh_files(void (*test)(void), const char *name)
 int main(void)
 {
 	RUN_ON_FILES(test_the_sum_counts_all_processes);
+	RUN_ON_FILES(test_what_is_asked_for_is_seen_and_not_held);
 	RUN_ON_FILES(test_a_killed_process_is_cleared);
 	RUN_ON_FILES(test_a_killed_process_that_nobody_collects_is_cleared);
 	RUN_ON_FILES(test_a_child_does_not_keep_the_slot_of_its_killed_parent);
