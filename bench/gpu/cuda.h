@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The few calls of the driver that the programs of this bench make, found as a framework finds them:
- * dlopen by soname, then dlsym. A call that fails ends the program with its name and code.
+ * The few calls of the driver that the programs of this bench make, found as a framework finds
+ * them: dlopen by soname, then dlsym. A call that fails ends the program with its name and code.
  */
 #ifndef BENCH_GPU_CUDA_H
 #define BENCH_GPU_CUDA_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fill MOST_MIB: takes memory in pieces of 64 MiB until a call is refused or MOST_MIB are taken, frees
- * it all, and prints "GRANTED_MIB CODE FREE_CODE". Something small for tools to run a program in.
+ * fill MOST_MIB: takes memory in pieces of 64 MiB until a call is refused or MOST_MIB are taken,
+ * frees it all, and prints "GRANTED_MIB CODE FREE_CODE". Something small for tools to run a program
+ * in.
  */
 #include "cuda.h"
 

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pynvml
 
@@ -15,6 +15,8 @@ from runtime_shim.abi import SLOT_BYTES, SLOT_OFFSET, constants
 MIB = 1 << 20
 # Of struct vgpu_usage_slot: the first card's used_bytes. Source: hook_c/include/vgpu_abi.h.
 _USED_OFFSET = 128
+# Of struct vgpu_limits: the first card's overhead_bytes.
+_OVERHEAD_OFFSET = 128 + 256
 
 
 class Card:
@@ -54,13 +56,11 @@ class Card:
 
 
 class Account:
-    """The usage file of one container, as its processes write it."""
+    """The two files of one container: what its processes write, and what the agent measured."""
 
-    def __init__(self, usage: Path) -> None:
-        with usage.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self._words = memoryview(self._map).cast("Q")
-        self._halves = memoryview(self._map).cast("I")
+    def __init__(self, usage: Path, limits: Path) -> None:
+        self._words, self._halves = _mapped(usage), _mapped(usage, "I")
+        self._limits = _mapped(limits)
 
     def used_bytes(self) -> int:
         """The sum of all slots, of one moment: looked at until two looks agree."""
@@ -70,11 +70,20 @@ class Account:
             before = after
         return sum(after)
 
+    def overhead_bytes(self) -> int:
+        """What the agent has published of memory beyond the account."""
+        return self._limits[_OVERHEAD_OFFSET // 8]
+
     def _slots(self) -> list[int]:
         high = min(self._halves[4], int(constants.VGPU_MAX_SLOTS))
         starts = range(SLOT_OFFSET, SLOT_OFFSET + high * SLOT_BYTES, SLOT_BYTES)
         free = int(constants.VGPU_SLOT_FREE)
         return [(start + _USED_OFFSET) // 8 for start in starts if self._halves[start // 4] != free]
+
+
+def _mapped(path: Path, word: Literal["Q", "I"] = "Q") -> "memoryview[int]":
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)).cast(word)
 
 
 @dataclass

@@ -138,7 +138,7 @@ def on_host(library: Path, card_uuid: str, memory_bytes: int) -> Iterator[Place]
         (folder / "limits").symlink_to(region.limits_path)
         (folder / "usage").symlink_to(region.usage_path)
         enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh"]
-        account = Account(region.usage_path)
+        account = Account(region.usage_path, region.limits_path)
         try:
             yield Place("vgpu", (*enter, str(folder)), account=account)
         finally:
@@ -174,10 +174,11 @@ class Host:
         """Yield a container that has a slice and sees the host's file system."""
         runtime = self._node.runtime()
         runtime.start_detached(self._bundle(name, memory_mib), name)
-        usage = self._node.container_directory(name) / "usage" / "usage"
+        files = self._node.container_directory(name)
+        account = Account(files / "usage" / "usage", files / "limits")
         prefix = (str(runtime.binary), "--root", str(runtime.root), "exec", name)
         try:
-            yield Place("vgpu", prefix, account=Account(usage), env_words=True)
+            yield Place("vgpu", prefix, account=account, env_words=True)
         finally:
             runtime.delete(name)
 

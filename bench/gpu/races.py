@@ -45,7 +45,7 @@ class _Referee:
         elif what == "held":
             self.abandon()
         if "count" in said and self._account is not None:
-            self.states[what] = self._agree(int(said["count"]))
+            self.states[what] = {**self._agree(int(said["count"])), "code": said.get("code", 0)}
         return {}
 
     def abandon(self) -> None:
@@ -71,6 +71,7 @@ class _Referee:
                     "seconds": elapsed,
                     "account": account,
                     "nvml": nvml,
+                    "overhead": self._account.overhead_bytes(),
                     "processes": processes,
                     "agree": abs(account - nvml) <= AGREE_BYTES * processes,
                 }
@@ -142,7 +143,8 @@ def table_races(
                 f"{count} {kind}, {name}: account against NVML, {state['processes']} processes",
                 f"within {AGREE_SECONDS:g} s",
                 f"{state['account'] / MIB:,.1f} and {state['nvml'] / MIB:,.1f} MiB"
-                f" after {state['seconds'] * 1000:.0f} ms",
-                holds=state["agree"],
+                f" after {state['seconds'] * 1000:.0f} ms; the agent adds"
+                f" {state['overhead'] / MIB:,.1f}; code {state['code']}",
+                holds=state["agree"] and state["code"] == 0,
             )
     return table

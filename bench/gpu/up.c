@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * up: starts CUDA, takes 1 MiB, prints "INIT_NS CONTEXT_NS ALLOC_NS", and waits for the end of stdin.
+ * up: starts CUDA, takes 1 MiB, prints "INIT_NS CONTEXT_NS ALLOC_NS", and waits for the end of
+ * stdin.
  */
 #include "cuda.h"
 
