@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root
-from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, source, texts, within
+from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, source, texts
 
 # As many as the kernel follows. Source: path_resolution(7).
 _MAX_LINKS = 40
@@ -36,10 +36,13 @@ class Tree:
         self._sources: dict[str, int | None] = {}
         self.mounts: list[tuple[str, Item]] = []
         """Where each mount ends up, in order; the last that covers a path is what is seen."""
-        for mount in mounts(spec):
+        self._last_at: dict[str, int] = {}
+        for index, mount in enumerate(mounts(spec)):
             place = self.resolve(destination(mount))
             self.mounts.append((place, mount))
-            for path in [path for path in self._looks if within(path, place)]:
+            self._last_at[place] = index
+            below = place.rstrip("/") + "/"
+            for path in [path for path in self._looks if f"{path}/".startswith(below)]:
                 del self._looks[path]
 
     def close(self) -> None:
@@ -81,10 +84,13 @@ class Tree:
 
     def covering(self, real: str) -> tuple[str, Item] | None:
         """Return the mount that shows what is at a resolved path; None: it is the root's."""
-        for place, mount in reversed(self.mounts):
-            if within(real, place):
-                return place, mount
-        return None
+        last = -1
+        at = real
+        while True:
+            last = max(last, self._last_at.get(at, -1))
+            if at == "/":
+                return self.mounts[last] if last >= 0 else None
+            at = at.rpartition("/")[0] or "/"
 
     @contextlib.contextmanager
     def opened(self, real: str, flags: int) -> Iterator[int]:
