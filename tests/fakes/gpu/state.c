@@ -101,11 +101,18 @@ static struct flock slot_lock(unsigned int slot)
 		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
 }
 
+/* The slot's last owner may have been killed with the lock of the cards in its name; nobody would
+ * take it from a name that lives again. */
 static bool try_slot(int fd, unsigned int slot)
 {
 	struct flock lock = slot_lock(slot);
+	uint32_t owner = slot + 1;
 
-	return fcntl(fd, F_SETLK, &lock) == 0;
+	if (fcntl(fd, F_SETLK, &lock) != 0)
+		return false;
+	__atomic_compare_exchange_n(&state->lock, &owner, 0, false, __ATOMIC_SEQ_CST,
+				    __ATOMIC_RELAXED);
+	return true;
 }
 
 static bool claim_slot(int fd, unsigned int *slot)
