@@ -438,7 +438,9 @@ HOOKED = {
         "object_unmap_begin(&call, {address}, {bytes})",
         "object_unmap_end(&call, status, {address}, {bytes})",
     ),
-    "free.async": Kind("free_begin(&call, {pointer})", "free_async_end(&call, status)"),
+    "free.async": Kind(
+        "free_begin(&call, {pointer})", "free_async_end(&call, status, {stream}, {thread})"
+    ),
     "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
     "context.create": Kind(
         "context_create_begin(&call, {device})",

@@ -66,13 +66,20 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
 int free_end(struct hook_call *call, int status);
-int free_async_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
 int charge_current(struct hook_call *call, const void *out, uint64_t bytes);
 
 /* Ends every allocation that the context held. */
 void memory_forget_context(struct tenant *tenant, uint64_t context);
+
+/* hook_freed.c */
+int free_async_end(struct hook_call *call, int status, void *stream, bool is_thread);
+
+/* Gives back what has been freed in the order of streams and is done; `wait`: also what is not yet.
+ * False: there was none. */
+bool freed_settle(struct tenant *tenant, bool wait);
+void freed_forget_context(struct tenant *tenant, uint64_t context);
 
 /* hook_array.c */
 int array_begin(struct hook_call *call, const void *out, const void *descriptor,

@@ -99,12 +99,6 @@ int free_begin(struct hook_call *call, uint64_t pointer)
 	return CUDA_SUCCESS;
 }
 
-/* In the order of a stream: a pool keeps it until a synchronisation. */
-int free_async_end(struct hook_call *call, int status)
-{
-	return call->tenant == NULL ? status : free_end(call, status);
-}
-
 int free_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)
@@ -122,6 +116,7 @@ void memory_forget_context(struct tenant *tenant, uint64_t context)
 	struct table_cursor cursor = {0};
 	struct table_entry entry;
 
+	freed_forget_context(tenant, context);
 	while (table_take_of_context(&tenant->table, context, &cursor, &entry))
 		quota_give(&tenant->quota, entry.card, entry.bytes);
 }

@@ -229,6 +229,7 @@ static uint64_t graph_growth(const struct tenant_pool *pool, uint64_t bytes, boo
 
 static void trim_all(struct tenant *tenant)
 {
+	freed_settle(tenant, false);
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
@@ -244,8 +245,10 @@ static void trim_all(struct tenant *tenant)
 
 bool pools_trim_for(struct tenant *tenant)
 {
+	bool had_freed = freed_settle(tenant, true);
+
 	if (pool_count(tenant) == 0)
-		return false;
+		return had_freed;
 	trim_all(tenant);
 	return true;
 }
@@ -434,7 +437,10 @@ int pools_end(int status)
 {
 	struct tenant *tenant = tenant_joined();
 
-	if (tenant != NULL && pool_count(tenant) != 0)
+	if (tenant == NULL)
+		return status;
+	freed_settle(tenant, false);
+	if (pool_count(tenant) != 0)
 		pools_settle(tenant);
 	return status;
 }

@@ -877,8 +877,8 @@ EXPORT int cuMemFree(unsigned int pointer)
 	return free_end(&call, status);
 }
 
-EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1);
-EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1)
+EXPORT int cuMemFreeAsync(uint64_t pointer, void *stream);
+EXPORT int cuMemFreeAsync(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
@@ -886,12 +886,12 @@ EXPORT int cuMemFreeAsync(uint64_t pointer, void *a1)
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemFreeAsync(pointer, a1);
-	return free_async_end(&call, status);
+	status = driver.cuMemFreeAsync(pointer, stream);
+	return free_async_end(&call, status, stream, false);
 }
 
-EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1);
-EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1)
+EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream);
+EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
@@ -899,8 +899,8 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *a1)
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemFreeAsync_ptsz(pointer, a1);
-	return free_async_end(&call, status);
+	status = driver.cuMemFreeAsync_ptsz(pointer, stream);
+	return free_async_end(&call, status, stream, true);
 }
 
 EXPORT int cuMemFree_v2(uint64_t pointer);
@@ -1774,6 +1774,12 @@ const struct driver_name driver_names[] = {
 	ROW(cuDevicePrimaryCtxRetain, (void *)cuDevicePrimaryCtxRetain, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem, (void *)cuDeviceTotalMem, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem_v2, (void *)cuDeviceTotalMem_v2, DRIVER_CUDA),
+	ROW(cuEventCreate, NULL, DRIVER_CUDA),
+	ROW(cuEventDestroy, NULL, DRIVER_CUDA),
+	ROW(cuEventDestroy_v2, NULL, DRIVER_CUDA),
+	ROW(cuEventQuery, NULL, DRIVER_CUDA),
+	ROW(cuEventRecord, NULL, DRIVER_CUDA),
+	ROW(cuEventRecord_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuEventSynchronize, (void *)cuEventSynchronize, DRIVER_CUDA),
 	ROW(cuFuncGetAttribute, NULL, DRIVER_CUDA),
 	ROW(cuGetProcAddress, (void *)cuGetProcAddress, DRIVER_CUDA),

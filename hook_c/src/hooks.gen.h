@@ -47,6 +47,12 @@ struct driver {
 	int (*cuDevicePrimaryCtxRetain)(void **, int);
 	int (*cuDeviceTotalMem)(unsigned int *, int);
 	int (*cuDeviceTotalMem_v2)(size_t *, int);
+	int (*cuEventCreate)(void **, unsigned int);
+	int (*cuEventDestroy)(void *);
+	int (*cuEventDestroy_v2)(void *);
+	int (*cuEventQuery)(void *);
+	int (*cuEventRecord)(void *, void *);
+	int (*cuEventRecord_ptsz)(void *, void *);
 	int (*cuEventSynchronize)(void *);
 	int (*cuFuncGetAttribute)(int *, int, void *);
 	int (*cuGetProcAddress)(const char *, void **, int, uint64_t);

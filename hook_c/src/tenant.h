@@ -19,6 +19,7 @@
 
 #define TENANT_MAX_ORDINALS 64
 #define TENANT_MAX_POOLS 256
+#define TENANT_MAX_FREED 256  /* beyond it a free waits for its stream */
 #define TENANT_MAX_LOCALS 256 /* contexts; so many fill several cards by their mere cost */
 
 enum {
@@ -49,6 +50,22 @@ struct tenant_local {
 	uint32_t calls; /* under way, which have charged and have not yet had their answer */
 };
 
+enum {
+	TENANT_FREED_NONE,
+	TENANT_FREED_TAKEN, /* one thread is at it */
+	TENANT_FREED_PENDING,
+};
+
+/* Memory that the program has freed in the order of a stream and the driver still keeps;
+ * hook_freed.c. */
+struct tenant_freed {
+	uint32_t state;
+	uint32_t card;
+	uint64_t bytes; /* as asked */
+	uint64_t owner; /* the context that it was taken in */
+	void *event;    /* behind the free */
+};
+
 enum tenant_state {
 	TENANT_INERT,
 	TENANT_ENFORCED,
@@ -70,6 +87,8 @@ struct tenant {
 	uint32_t local_locked;                            /* never over a call of the driver */
 	uint32_t contexts;                                /* living ones of this process */
 	struct tenant_local local[TENANT_MAX_LOCALS];
+	uint32_t freed_count;
+	struct tenant_freed freed[TENANT_MAX_FREED];
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {

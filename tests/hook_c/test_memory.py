@@ -96,6 +96,39 @@ def test_any_free_is_good_for_any_memory(
     assert tenant.do("memory") == [GIB, GIB]
 
 
+@pytest.mark.parametrize("free", ["cuMemFreeAsync", "cuMemFreeAsync_ptsz"])
+def test_what_is_freed_in_a_stream_is_charged_as_long_as_the_driver_keeps_it(
+    container: Container, start: Start, gpu: SimulatedGpu, free: str
+) -> None:
+    tenant = start(container)
+
+    for size in [200 * MIB] * 10 + [4096] * 10:
+        code, address = tenant.do("allocate", size)
+        assert code == 0
+        assert tenant.do("call", free, address, 0) == 0
+        assert container.used() == gpu.used_bytes()
+        assert tenant.do("call", "cuMemFree_v2", address) == INVALID_VALUE
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_memory_freed_behind_a_kernel_is_charged_until_it_has_run(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    kernel = tenant.do("kernel", "busy_500ms")
+    code, address = tenant.do("allocate", 900 * MIB)
+    assert code == 0
+    assert tenant.do("launch", kernel) == 0
+
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert container.used() == gpu.used_bytes() == 900 * MIB
+    assert tenant.do("memory")[0] == GIB - 900 * MIB
+    # An allocation that needs it waits for it, as it would on a card that is full.
+    assert tenant.do("allocate", 900 * MIB)[0] == 0
+    assert container.used() == gpu.used_bytes() == 900 * MIB
+
+
 def test_two_processes_share_the_limit(container: Container, start: Start) -> None:
     one, two = start(container), start(container)
 

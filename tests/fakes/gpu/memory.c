@@ -266,6 +266,16 @@ void memory_release(struct region *region)
 	address_release(base, bytes);
 }
 
+void memory_release_freed(const struct context *context)
+{
+	for (struct region *region = regions; region != NULL;) {
+		struct region *next = region->next;
+		if (region->freed && region->context == context)
+			memory_release(region);
+		region = next;
+	}
+}
+
 static void forget_in(struct region *list, const struct context *context)
 {
 	for (struct region *region = list; region != NULL;) {
@@ -361,7 +371,7 @@ static CUresult free_device(const char *function, CUdeviceptr address)
 		return status;
 	DRIVER_LOCKED();
 	struct region *region = memory_find(address);
-	if (region == NULL || region->base != address)
+	if (region == NULL || region->base != address || region->freed)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (region->kind) {
 	case REGION_MANAGED:

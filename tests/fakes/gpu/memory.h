@@ -27,6 +27,7 @@ struct region {
 	uint64_t taken_bytes; /* of the card, by this region alone */
 	CUdevice ordinal;
 	struct context *context; /* NULL: survives every context */
+	bool freed;              /* in the order of a stream: gone at the next synchronisation */
 	struct slab *slab;
 	struct pool *pool;
 	unsigned int flags;
@@ -45,6 +46,9 @@ struct region *memory_allocate(struct context *context, uint64_t bytes);
 
 /* Give a region back, whatever its kind. */
 void memory_release(struct region *region);
+
+/* What cuMemFreeAsync has freed of memory that is no pool's stays with the card until then. */
+void memory_release_freed(const struct context *context);
 
 /* A new region at an address that the caller has reserved; it takes nothing from the card. */
 struct region *memory_describe(enum region_kind kind, CUdeviceptr base, uint64_t bytes,

@@ -224,13 +224,18 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 	struct region *region = memory_find(address);
 	if (stream == NULL)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (region == NULL || region->base != address ||
+	if (region == NULL || region->base != address || region->freed ||
 	    (region->kind != REGION_POOL && region->kind != REGION_LINEAR &&
 	     region->kind != REGION_SMALL && region->kind != REGION_GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture != NULL)
 		return graph_capture_release(stream, address);
-	memory_release(region);
+	/* What is no pool's stays with the card until a synchronisation, and no query, allocation
+	 * or trim changes that (measured; there it must be one of the same stream). */
+	if (region->kind == REGION_LINEAR || region->kind == REGION_SMALL)
+		region->freed = true;
+	else
+		memory_release(region);
 	return CUDA_SUCCESS;
 }
 

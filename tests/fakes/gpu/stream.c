@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "event.h"
 #include "graph.h"
+#include "memory.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -135,6 +136,7 @@ void stream_wait_ns(struct context *context, uint64_t end_ns)
 	if (end_ns > clock_now_ns())
 		clock_wait_until_ns(end_ns);
 	DRIVER_LOCKED();
+	memory_release_freed(context);
 	pool_trim_idle(context);
 }
 
