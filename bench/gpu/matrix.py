@@ -73,6 +73,11 @@ def _family_row(place: Place, row: dict[str, Any], limit_bytes: int) -> tuple[li
     return cells, holds
 
 
+def _unseen(row: dict[str, Any]) -> int:
+    """Return what the card has less than the account says, before anything was waited for."""
+    return int(row["unsettled"]["nvml"] - row["unsettled"]["account"])
+
+
 def table_matrix(
     card: Card,
     places: Sequence[Place],
@@ -101,9 +106,12 @@ def table_matrix(
                     held += holds
         bare = {row["pair"]: row["codes"] for row in seen["bare"]["crossings"]}
         crossed = [
-            f"{row['pair']}: {row['codes']}, {mib(row['lost_bytes'])} MiB lost"
+            f"{row['pair']}: {row['codes']}, {mib(row['lost_bytes'])} MiB lost,"
+            f" {mib(_unseen(row))} MiB not in the account before a wait"
             for row in seen["vgpu"]["crossings"]
-            if row["codes"] != bare[row["pair"]] or row["lost_bytes"] > 2 * MIB
+            if row["codes"] != bare[row["pair"]]
+            or row["lost_bytes"] > 2 * MIB
+            or _unseen(row) > 2 * MIB
         ]
         table.check(
             f"{api}: families refused with 2 above, granted below, given back",

@@ -83,8 +83,14 @@ def cross(api: Api, crossing: Crossing) -> dict[str, Any]:
         codes.add(code or freed)
         if freed:
             crossing.own_give(handle)
+    unsettled = say("crossed")  # the driver may still keep what nobody has waited for
     api.settle()
-    return {"pair": crossing.name, "codes": sorted(codes), "lost_bytes": before - api.memory()[0]}
+    return {
+        "pair": crossing.name,
+        "unsettled": unsettled,
+        "codes": sorted(codes),
+        "lost_bytes": before - api.memory()[0],
+    }
 
 
 def main() -> None:
