@@ -98,7 +98,8 @@ class Calibration:
                     extra={"card": uuid, "reason": line.decode(errors="replace")[:200].strip()},
                 )
                 return None
-            held = {p.pid: p.used_bytes for p in await self._inventory.processes(uuid)}
+            found = await self._inventory.processes(uuid)
+            held = {process.pid: process.used_bytes for process in found or ()}
             return held.get(process.pid)
         except TimeoutError:
             logger.warning("context not measured", extra={"card": uuid, "reason": "time is over"})

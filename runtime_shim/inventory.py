@@ -101,12 +101,12 @@ class Inventory:
         self._cards = cards
         return changed
 
-    async def processes(self, uuid: str) -> list[CardProcess]:
-        """Return the processes on a card; none when NVML does not say."""
+    async def processes(self, uuid: str) -> list[CardProcess] | None:
+        """Return the processes on a card; None when NVML does not say, which is not "nobody"."""
         try:
             return await in_thread(partial(self._nvml.processes, uuid), self._executor)
         except InventoryError:
-            return []
+            return None
 
     def messages(self, slots_per_card: int) -> list[pb.Card]:
         """Return the cards as the cache wants them reported."""

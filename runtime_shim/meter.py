@@ -77,7 +77,11 @@ class Meter:
         }
         before = await in_thread(partial(self._read_all, measured))
         cards = {part.card_uuid for each in measured for part in each.region.allocation.slices}
-        held = {uuid: await self._inventory.processes(uuid) for uuid in sorted(cards)}
+        held = {
+            uuid: found
+            for uuid in sorted(cards)
+            if (found := await self._inventory.processes(uuid)) is not None
+        }
         owners = await in_thread(partial(_owners, running, _pids(held)))
         holdings = await in_thread(partial(self._publish, measured, before, held, owners))
         if self._enforcer is not None:
@@ -124,14 +128,16 @@ class Meter:
         for each, *usages in zip(measured, before, after, strict=True):
             allocation_id = each.answer.allocation_id
             for index, part in enumerate(each.region.allocation.slices):
+                key = (allocation_id, part.card_uuid)
+                window = windows[key] = self._windows.get(key) or deque(maxlen=_WINDOW)
+                if part.card_uuid not in held:
+                    continue  # what was published stands: a blind look frees nothing
                 own = [
                     process
-                    for process in held.get(part.card_uuid, ())
+                    for process in held[part.card_uuid]
                     if owners.get(process.pid) == allocation_id
                 ]
                 seen = sum(process.used_bytes for process in own)
-                key = (allocation_id, part.card_uuid)
-                window = windows[key] = self._windows.get(key) or deque(maxlen=_WINDOW)
                 window.append(max(0, seen - max(_used(usage, index) for usage in usages)))
                 each.region.set_overhead(index, min(window) if len(window) == _WINDOW else 0)
                 holdings.append(

@@ -16,6 +16,7 @@ from runtime_shim.answers import Answer, AnswerStore
 from runtime_shim.claims import Claims
 from runtime_shim.config import Policy
 from runtime_shim.enforcement import Enforcer, Sight
+from runtime_shim.errors import InventoryError
 from runtime_shim.inventory import CardFacts, CardProcess, Inventory
 from runtime_shim.meter import Meter
 from runtime_shim.region import Region, Regions
@@ -31,12 +32,14 @@ class Cache:
 
 class Nvml:
     def __init__(self) -> None:
-        self.held: list[CardProcess] = []
+        self.held: list[CardProcess] | InventoryError = []
 
     def cards(self) -> list[CardFacts]:
         return []
 
     def processes(self, uuid: str) -> list[CardProcess]:
+        if isinstance(self.held, InventoryError):
+            raise self.held
         return self.held
 
 
@@ -132,6 +135,18 @@ async def test_an_erased_account_gains_nothing(node: Node, init: Process) -> Non
     assert limits_of(region).dev[0].overhead_bytes == 0
 
     write_slot(region.usage_path, 0, 0)
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == GIB
+
+
+async def test_a_blind_look_frees_nothing(node: Node, init: Process) -> None:
+    region = await node.start()
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB)]
+    await ticks(node)
+    assert limits_of(region).dev[0].overhead_bytes == GIB
+
+    node.nvml.held = InventoryError("NVML cannot list the processes")
     await ticks(node)
 
     assert limits_of(region).dev[0].overhead_bytes == GIB
