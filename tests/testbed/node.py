@@ -10,7 +10,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -153,6 +154,16 @@ class Node:
         """End the agent with a signal; nothing happens when it does not run."""
         self._stop(self._agent, how)
         self._agent = None
+
+    @contextmanager
+    def agent_paused(self) -> Iterator[None]:
+        """Keep the agent from looking at anything meanwhile, as a very busy host does."""
+        assert self._agent is not None
+        self._agent.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._agent.send_signal(signal.SIGCONT)
 
     def agent_runs(self) -> bool:
         """Return whether the agent's process is alive."""
