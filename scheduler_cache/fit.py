@@ -39,14 +39,14 @@ class Room:
     @property
     def free_cores_percent(self) -> int:
         """GPU time that nobody has reserved; 0 on an overbooked card."""
-        return max(0, 100 - self.use.reserved_percent)
+        return max(0, self.card.cores_percent - self.use.reserved_percent)
 
     @property
     def overbooked(self) -> bool:
         """Whether more is held than the card has: after lost state, or a card that shrank."""
         return (
             self.use.memory_bytes > self.card.memory_bytes
-            or self.use.reserved_percent > 100
+            or self.use.reserved_percent > self.card.cores_percent
             or self.use.slices > self.card.slots
             or (bool(self.use.exclusive_holders) and self.use.slices > 1)
         )
@@ -239,8 +239,15 @@ def cut(request: Request, demand: Demand, card: Card) -> Slice:
         memory_bytes=demand.memory.of(card),
         cores_percent=cores,
         reserved_percent=reserved,
-        cores_max_percent=cores if mode is ComputeMode.HARD else 100,
+        cores_max_percent=(
+            cores
+            if mode is ComputeMode.HARD
+            else max(cores, request.cores_max_percent)
+            if request.cores_max_percent and demand.cores_percent is not None
+            else 100
+        ),
         compute_mode=mode,
+        priority=request.priority,
         # A slice without a reservation gets what the others leave, not a share beside theirs.
         weight=max(reserved, 1),
     )

@@ -64,6 +64,10 @@ class Card:
     health_reason: str = ""
     parent_uuid: str = ""
     numa_node: int = 0
+    minor: int = -1
+    """The number of `/dev/nvidiaN`; -1: not known."""
+    cores_percent: int = 100
+    """What its owner sells of its GPU time; more than 100 where the owner oversells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +129,11 @@ class Request:
     """Parts of the model name, without regard to case; a leading `!` denies."""
     card_policy: CardPolicy | None = None
     """None: the cache's default."""
+    shared: bool = False
+    """Memory of 100% is an amount like any other and goes with any cores, as in other dialects."""
+    cores_max_percent: int = 0
+    """Ceiling in burst mode; 0: none."""
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_SLICES:
@@ -153,7 +162,11 @@ class Request:
         for name, entries in (("UUIDs", self.uuids), ("models", self.models)):
             if not all(entry.removeprefix("!") for entry in entries):
                 raise InvalidRequestError(f"the list of {name} has an empty entry")
-        whole = [amount.percent == 100 for amount in self.memory]
+        if self.cores_max_percent and not 1 <= self.cores_max_percent <= 100:
+            raise InvalidRequestError(
+                f"a ceiling of {self.cores_max_percent}% of cores is not within 1%..100%"
+            )
+        whole = [amount.percent == 100 and not self.shared for amount in self.memory]
         if any(whole) and not all(whole):
             raise InvalidRequestError(
                 "memory of 100% asks for whole cards and cannot stand beside smaller amounts"
@@ -164,7 +177,7 @@ class Request:
     @property
     def whole_cards(self) -> bool:
         """Whether it asks for whole cards as such (memory 100%)."""
-        return self.memory[0].percent == 100
+        return self.memory[0].percent == 100 and not self.shared
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -203,6 +216,23 @@ class ClaimKey:
         return self.container_id[:12]
 
 
+# The key of an allocation that a pod's container owns.
+NO_CLAIM = ClaimKey(runtime_root="", container_id="")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodContainer:
+    """A container of a pod. It is known by the pod's uid and its own name."""
+
+    uid: str
+    namespace: str
+    name: str
+    container_name: str
+
+    def __str__(self) -> str:
+        return f"{self.container_name} of pod {self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
     """All slices of one container, in the order in which it sees the cards."""
@@ -210,7 +240,10 @@ class Allocation:
     allocation_id: str
     node_name: str
     slices: tuple[Slice, ...]
-    claim: ClaimKey
+    claim: ClaimKey = NO_CLAIM
+    """The owner on a host without Kubernetes."""
+    pod: PodContainer | None = None
+    """The owner in Kubernetes."""
     epoch: int = 0
     account_id: str = ""
     source_dialect: str = "local"
@@ -222,7 +255,7 @@ class Allocation:
     @property
     def holder(self) -> str:
         """Who holds the slices, in words."""
-        return f"container {self.claim}"
+        return f"container {self.pod or self.claim}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from scheduler_cache.cache import Report
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import (
     MAX_BYTES,
+    NO_CLAIM,
     Allocation,
     Card,
     CardKind,
@@ -22,6 +23,7 @@ from scheduler_cache.model import (
     ComputeMode,
     MemoryAmount,
     Node,
+    PodContainer,
     Request,
     Slice,
 )
@@ -143,7 +145,8 @@ def _claim_of(message: pb.Claim, node_name: str) -> Claim:
             allocation_id=told.allocation_id,
             node_name=node_name,
             slices=tuple(_slice_of(part, what) for part in told.slices),
-            claim=key_of(told.claim),
+            claim=NO_CLAIM if told.HasField("pod") else key_of(told.claim),
+            pod=pod_of(told.pod) if told.HasField("pod") else None,
             epoch=told.epoch,
             account_id=told.account_id,
             source_dialect=told.source_dialect or "local",
@@ -204,12 +207,34 @@ def allocation_message(allocation: Allocation) -> pb.Allocation:
         account_id=allocation.account_id,
         source_dialect=allocation.source_dialect,
         node_name=allocation.node_name,
-        claim=pb.ClaimKey(
+        pod=pod_message(allocation.pod) if allocation.pod else None,
+        claim=None
+        if allocation.pod
+        else pb.ClaimKey(
             runtime_root=allocation.claim.runtime_root,
             container_id=allocation.claim.container_id,
         ),
         whole_cards=allocation.whole_cards,
         exclusive=allocation.exclusive,
+    )
+
+
+def pod_message(pod: PodContainer) -> pb.PodIdentity:
+    """Return who a container of a pod is."""
+    return pb.PodIdentity(
+        uid=pod.uid, namespace=pod.namespace, name=pod.name, container_name=pod.container_name
+    )
+
+
+def pod_of(message: pb.PodIdentity) -> PodContainer:
+    """Return who a container of a pod is, or raise InvalidRequestError."""
+    if not message.uid or not message.container_name:
+        raise InvalidRequestError("a pod's container needs pod.uid and pod.container_name")
+    return PodContainer(
+        uid=message.uid,
+        namespace=message.namespace,
+        name=message.name,
+        container_name=message.container_name,
     )
 
 
