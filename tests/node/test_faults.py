@@ -174,7 +174,7 @@ def test_a_failed_create_holds_its_slice_no_longer_than_any_stopped_one(
         runtime.start_detached(bundle, "a")
 
     wait_until(
-        lambda: node.claim_states() == {"a": "stopped"}, "the claim is stopped", timeout_seconds=5
+        lambda: node.claim_states() == {"a": "stopped"}, "the claim is stopped", timeout_seconds=30
     )
 
 
@@ -188,7 +188,7 @@ def test_a_relative_root_books_nothing_twice(
         wait_until(
             lambda: '"init_seen": true' in node_answers(node),
             "the agent finds the container",
-            timeout_seconds=5,
+            timeout_seconds=30,
         )
         (claim,) = node.claims()
         assert claim.allocation.claim.runtime_root == str(node.directory / "relative")
@@ -198,7 +198,7 @@ def test_a_relative_root_books_nothing_twice(
         relative.delete("a")
 
     wait_until(
-        lambda: node.claim_states() == {"a": "stopped"}, "its end is seen", timeout_seconds=5
+        lambda: node.claim_states() == {"a": "stopped"}, "its end is seen", timeout_seconds=30
     )
 
 

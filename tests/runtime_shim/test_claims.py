@@ -444,14 +444,14 @@ async def test_a_cache_that_hangs_holds_up_no_pass(
     write_state(container, init)
     launcher.end()
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         while not node.claims.has_live_init(container.key):
             await asyncio.sleep(0.01)
         await node.claims.look_before_create(container.key)
 
     assert node.state(gone) == RELEASED
     node.cache.gate.set()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         while node.stored(gone) is not None:
             await asyncio.sleep(0.01)
     watching.cancel()

@@ -64,7 +64,7 @@ async def test_sigterm_drains_and_ends_streams(tmp_path: Path) -> None:
         process.start("--log-format", "json")
         async with grpc.aio.insecure_channel(process.address) as channel:
             stub = SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
-            await stub.ReportNode(report(card("GPU-1")), wait_for_ready=True, timeout=10)
+            await stub.ReportNode(report(card("GPU-1")), wait_for_ready=True, timeout=60)
             watch = stub.WatchNode(pb.WatchNodeRequest(node_name=NODE))
             await watch.read()
 
@@ -84,7 +84,7 @@ async def test_a_second_process_on_the_same_state_ends_with_a_sentence(tmp_path:
         first.start()
         async with grpc.aio.insecure_channel(first.address) as channel:
             stub = SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
-            await stub.ReportNode(report(card("GPU-1")), wait_for_ready=True, timeout=10)
+            await stub.ReportNode(report(card("GPU-1")), wait_for_ready=True, timeout=60)
 
             second.start("--listen", f"unix:{tmp_path}/other.sock")
 

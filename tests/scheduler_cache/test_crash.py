@@ -77,13 +77,13 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_double_booked(tmp_pat
             clients = [Client(i, stub, seed=i) for i in range(CLIENTS)]
             for _ in range(ROUNDS):
                 process.start()
-                await stub.ReportNode(report(*CARDS), wait_for_ready=True, timeout=10)
+                await stub.ReportNode(report(*CARDS), wait_for_ready=True, timeout=60)
                 workers = [asyncio.create_task(client.work()) for client in clients]
                 await asyncio.sleep(chance.uniform(0.01, 0.15))
                 process.kill()
                 for worker in workers:
                     with suppress(grpc.aio.AioRpcError):
-                        await asyncio.wait_for(worker, 10)
+                        await asyncio.wait_for(worker, 60)
 
                 check_state(tmp_path / "state", clients)
 

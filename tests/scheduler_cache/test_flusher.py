@@ -21,7 +21,7 @@ async def flushing(sync: Callable[[], None]) -> AsyncIterator[Flusher]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -203,7 +203,7 @@ class Node:
         with grpc.insecure_channel(f"unix:{self.cache_socket}") as channel:
             stub: Any = pb_grpc.SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
             answer = stub.ListAllocations(
-                pb.ListAllocationsRequest(), timeout=5, wait_for_ready=True
+                pb.ListAllocationsRequest(), timeout=30, wait_for_ready=True
             )
         return list(answer.claims)
 
@@ -248,7 +248,7 @@ class Node:
         with grpc.insecure_channel(f"unix:{self.cache_socket}") as channel:
             stub: Any = pb_grpc.SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
             try:
-                answer = stub.Explain(pb.ExplainRequest(request=request), timeout=5)
+                answer = stub.Explain(pb.ExplainRequest(request=request), timeout=30)
             except grpc.RpcError:
                 return False
         return any("GPU-" in line or "MIG-" in line for line in answer.lines)
