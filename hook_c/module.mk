@@ -21,9 +21,11 @@ $(BUILD)/aarch64/libvgpu.so: $(HOOK_SOURCES) $(HOOK_HEADERS) | $(SETUP)
 	@mkdir -p $(@D)
 	$(ZIG) cc -target aarch64-linux-gnu.2.17 $(HOOK_FLAGS) -s $(HOOK_LINK) -o $@ $(HOOK_SOURCES)
 
-$(BUILD)/vgpu-probe: hook_c/probe/vgpu-probe.c | $(SETUP)
+$(BUILD)/vgpu-probe: PROBE_TARGET := x86_64-linux-gnu.2.17
+$(BUILD)/aarch64/vgpu-probe: PROBE_TARGET := aarch64-linux-gnu.2.17
+$(BUILD)/vgpu-probe $(BUILD)/aarch64/vgpu-probe: hook_c/probe/vgpu-probe.c hook_c/module.mk | $(SETUP)
 	@mkdir -p $(@D)
-	$(ZIG) cc -target x86_64-linux-gnu.2.17 -std=gnu11 -D_GNU_SOURCE -O2 $(WARNINGS) -s \
+	$(ZIG) cc -target $(PROBE_TARGET) -std=gnu11 -D_GNU_SOURCE -O2 -fPIE -pie $(WARNINGS) -s \
 		-o $@ $< -ldl
 
 # Pure modules: no driver, no CUDA type. The same tests under the address and undefined sanitizers,

@@ -79,7 +79,7 @@ def test_the_staged_launcher_needs_no_configuration(staged: Path) -> None:
 def test_staged_commands_find_their_packages(staged: Path, tmp_path: Path, name: str) -> None:
     script = tmp_path / name
     text = (staged / "usr/bin" / name).read_text()
-    script.write_text(text.replace('"/usr/lib', f'"{staged}/usr/lib'))
+    script.write_text(text.replace('"/usr/share', f'"{staged}/usr/share'))
 
     # -S: not even the checkout's .pth file helps; only third-party packages are added back.
     site = next(path for path in sys.path if path.endswith("site-packages"))
