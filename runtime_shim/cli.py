@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vgpuctl`: what a person asks a node. Reads the agent's files, changes nothing.
+"""`vgpuctl`: what a person asks a node. Reads the agent's files; `configure` alone changes any.
 
 Exit code 0: done; 1: a finding or a failure; 2: wrong usage.
 """
@@ -18,6 +18,7 @@ from runtime_shim import __version__
 from runtime_shim.abi import constants
 from runtime_shim.answers import Answer, read_answers
 from runtime_shim.config import DEFAULT_PATH, Config, load_config
+from runtime_shim.configure.command import configure
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.inventory import CardFacts, PyNvml
 from runtime_shim.region import read_overhead, read_usage
@@ -48,7 +49,13 @@ def main(context: click.Context, config_path: Path) -> None:
         missing = config_path == DEFAULT_PATH and not config_path.exists()
         context.obj = Config() if missing else load_config(config_path)
     except ConfigError as error:
-        raise click.ClickException(str(error)) from error
+        # An engine must be undone, and a node examined, whatever the agent's file says.
+        if context.invoked_subcommand not in ("configure", "doctor"):
+            raise click.ClickException(str(error)) from error
+        context.obj = error
+
+
+main.add_command(configure)
 
 
 @main.command()
