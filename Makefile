@@ -36,7 +36,7 @@ SETUP := $(VENV)/.setup-base
 
 .PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench device clean
 
-$(SETUP): scripts/setup requirements.txt requirements-dev.txt setup.cfg
+$(SETUP): scripts/setup requirements.txt requirements-kube.txt requirements-dev.txt setup.cfg
 	scripts/setup base
 
 setup:
