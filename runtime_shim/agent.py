@@ -28,6 +28,7 @@ from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.create import Creator, verdict_seconds
+from runtime_shim.dependants import remove_unused_versions
 from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.host import Host
@@ -56,6 +57,8 @@ _INVENTORY_SECONDS = 10.0
 _FIRST_INVENTORY_SECONDS = 5.0
 _FIRST_CALIBRATION_SECONDS = 5.0
 _RECONNECT_SECONDS = (0.1, 2.0)
+# A create that was under way when the link was switched has mounted its library long before.
+_UNUSED_LIBRARY_SECONDS = 600.0
 
 
 class Agent:
@@ -121,6 +124,7 @@ class Agent:
             group.create_task(self._measure_forever())
             group.create_task(self._look_for_cards())
             group.create_task(self._calibrate_forever())
+            group.create_task(self._remove_old_libraries_forever())
 
     async def close(self) -> None:
         """Let go of everything; containers, their files and the answers stay."""
@@ -232,6 +236,20 @@ class Agent:
                 region.set_context(self.calibration.context_bytes(uuids))
             await asyncio.sleep(_INVENTORY_SECONDS)
 
+    async def _remove_old_libraries_forever(self) -> None:
+        """Remove versions of the library that an upgrade left to containers, once those ended."""
+        while True:
+            await asyncio.sleep(_UNUSED_LIBRARY_SECONDS)
+            try:
+                removed = await in_thread(
+                    lambda: remove_unused_versions(self._config.paths.library)
+                )
+            except OSError as error:
+                logger.warning("old libraries are not removed", extra={"reason": str(error)})
+                continue
+            if removed:
+                logger.info("old libraries removed", extra={"versions": removed})
+
 
 async def serve(config: Config) -> None:
     """Serve launchers until SIGTERM or SIGINT."""
@@ -293,7 +311,7 @@ def _locked(state_dir: Path) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another vgpu-node-agent uses {state_dir}; stop it first") from error
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()}\n{__version__}\n")  # for vgpuctl status
         file.flush()
         yield
 

@@ -55,7 +55,8 @@ class Answer:
     state: pb.ClaimState
     since_unix_ns: int
     runtime_dir: str = ""
-    """XDG_RUNTIME_DIR of the launcher where there was no --root."""
+    """XDG_RUNTIME_DIR of the launcher where there was no --root. Fields that come later have
+    defaults, as this one: a package is upgraded under running containers."""
 
     @property
     def allocation_id(self) -> str:
@@ -72,6 +73,9 @@ class Answer:
         if state == self.state:
             return self
         return replace(self, state=state, since_unix_ns=now_unix_ns)
+
+
+_FIELDS = frozenset(field.name for field in fields(Answer))
 
 
 class AnswerStore:
@@ -234,7 +238,8 @@ def decode_answer(content: bytes) -> Answer:
         for name, message in _MESSAGES.items():
             table[name] = json_format.ParseDict(table[name], message(), ignore_unknown_fields=True)
         table["state"] = pb.ClaimState.Value(table["state"])
-        answer = Answer(**table)
+        # A newer version may have written more; a package is downgraded, too.
+        answer = Answer(**{name: table[name] for name in table.keys() & _FIELDS})
     except (KeyError, TypeError, ValueError, json_format.ParseError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from error
     for field in fields(answer):

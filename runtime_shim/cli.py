@@ -23,6 +23,7 @@ from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.inventory import CardFacts, PyNvml
 from runtime_shim.region import read_overhead, read_usage
 from runtime_shim.request import parse_request
+from runtime_shim.status import status
 
 _ANSWERS = "answers"
 _CONTAINERS = "containers"
@@ -50,12 +51,13 @@ def main(context: click.Context, config_path: Path) -> None:
         context.obj = Config() if missing else load_config(config_path)
     except ConfigError as error:
         # An engine must be undone, and a node examined, whatever the agent's file says.
-        if context.invoked_subcommand not in ("configure", "doctor"):
+        if context.invoked_subcommand not in ("configure", "doctor", "status"):
             raise click.ClickException(str(error)) from error
         context.obj = error
 
 
 main.add_command(configure)
+main.add_command(status)
 
 
 @main.command()

@@ -20,6 +20,7 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
+from scheduler_cache import __version__
 from scheduler_cache.cache import Changes, State
 from scheduler_cache.errors import InvalidRequestError, StoreBusyError, StoreError
 from scheduler_cache.model import (
@@ -43,7 +44,9 @@ DATABASE_NAME = "state.db"
 _APPLICATION_ID = 0x76475055
 
 # MIGRATIONS[n] leads from version n to n + 1; version 0 is an empty database. Released ones are
-# never edited.
+# never edited. Packages are downgraded, too: a version that its predecessors cannot read and write
+# (anything but new tables and columns whose default says what was so before) sets `oldest_reader`
+# to itself, and only then do they refuse it.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -103,9 +106,35 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # A repeated Allocate must name again what the first one took: its answer may have been lost.
     ("ALTER TABLE claim ADD COLUMN taken TEXT NOT NULL DEFAULT '[]'",),
+    (
+        "CREATE TABLE compatibility (oldest_reader INTEGER NOT NULL) STRICT",
+        "INSERT INTO compatibility VALUES (3)",
+    ),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)
+
+# The columns that this version knows, in the order of its rows.
+_COLUMNS = {
+    "node": ("name", "ready", "boot_id", "agent_version"),
+    "card": (
+        *("uuid", "node_name", "kind", "model", "memory_bytes", "slots", "healthy"),
+        *("health_reason", "parent_uuid", "numa_node"),
+    ),
+    "claim": (
+        *("allocation_id", "node_name", "runtime_root", "container_id", "state", "since_unix_ns"),
+        *("epoch", "account_id", "source_dialect", "whole_cards", "exclusive", "request", "taken"),
+    ),
+    "slice": (
+        *("allocation_id", "position", "card_uuid", "memory_bytes", "virtual_memory_bytes"),
+        *("cores_percent", "reserved_percent", "cores_max_percent", "compute_mode", "priority"),
+        "weight",
+    ),
+}
+_INSERT = {
+    table: f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in _COLUMNS.items()
+}
 
 
 class Store:
@@ -199,25 +228,23 @@ class Store:
         execute, many = self._connection.execute, self._connection.executemany
         # A card may move between nodes in one step: all old rows go first.
         many("DELETE FROM card WHERE node_name = ?", ((node.name,) for node in changes.nodes))
+        many("DELETE FROM node WHERE name = ?", ((node.name,) for node in changes.nodes))
         for node in changes.nodes:
             execute(
-                "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)",
+                _INSERT["node"],
                 (node.name, node.ready, node.boot_id, node.agent_version),
             )
             many(
-                "INSERT INTO card VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                _INSERT["card"],
                 (_card_row(node.name, card) for card in node.cards),
             )
         ids = [(claim.allocation.allocation_id,) for claim in changes.claims]
         ids += [(allocation_id,) for allocation_id in changes.removed]
         many("DELETE FROM slice WHERE allocation_id = ?", ids)
         many("DELETE FROM claim WHERE allocation_id = ?", ids)
+        many(_INSERT["claim"], map(_claim_row, changes.claims))
         many(
-            "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            map(_claim_row, changes.claims),
-        )
-        many(
-            "INSERT INTO slice VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _INSERT["slice"],
             (row for claim in changes.claims for row in _slice_rows(claim.allocation)),
         )
 
@@ -249,14 +276,14 @@ def _lock(state_dir: Path) -> FileIO:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = lock.read(32).decode(errors="replace").strip() or "unknown"
+        holder = lock.read(32).decode(errors="replace").partition("\n")[0] or "unknown"
         lock.close()
         raise StoreError(
             f"state directory {state_dir} is in use by another scheduler cache (process {holder}); "
             "stop it first"
         ) from None
     lock.truncate(0)
-    lock.write(f"{os.getpid()}\n".encode())
+    lock.write(f"{os.getpid()}\n{__version__}\n".encode())  # for vgpuctl status
     return lock
 
 
@@ -293,7 +320,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         return
     if _pragma(connection, "application_id") != _APPLICATION_ID:
         raise StoreError(f"{path} is not the state of a scheduler cache; nothing was changed")
-    if version > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION and _oldest_reader(connection, version) > SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, this vgpu-scheduler-cache knows versions up to "
             f"{SCHEMA_VERSION}; install the newer one again"
@@ -303,10 +330,20 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise _damaged(path, verdict)
 
 
+def _oldest_reader(connection: sqlite3.Connection, version: int) -> int:
+    """Return the oldest version of this program that may use a newer database."""
+    try:
+        with closing(connection.execute("SELECT oldest_reader FROM compatibility")) as cursor:
+            row = cursor.fetchone()
+    except sqlite3.OperationalError:  # no such table: nothing is promised
+        return version
+    return int(row[0]) if row else version
+
+
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema to SCHEMA_VERSION, all of it or nothing."""
+    """Bring the schema up to SCHEMA_VERSION, all of it or nothing; a newer one stays."""
     version = int(_pragma(connection, "user_version"))
-    if version == SCHEMA_VERSION:
+    if version >= SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:

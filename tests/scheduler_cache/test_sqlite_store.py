@@ -278,6 +278,7 @@ def test_a_new_database_and_a_migrated_one_have_the_same_schema(tmp_path: Path) 
 
 def test_a_newer_version_is_refused_and_both_are_named(store: Store, tmp_path: Path) -> None:
     store._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    store._connection.execute("UPDATE compatibility SET oldest_reader = oldest_reader + 1")
     store.close()
     before = files(tmp_path)
 
@@ -288,6 +289,28 @@ def test_a_newer_version_is_refused_and_both_are_named(store: Store, tmp_path: P
         Store.open(tmp_path)
 
     assert files(tmp_path) == before
+
+
+def test_a_downgrade_goes_on_with_what_a_compatible_newer_version_wrote(
+    store: Store, tmp_path: Path
+) -> None:
+    store.save(Changes(claims=(claim("a1", "t1"),)))
+    newer = SCHEMA_VERSION + 1
+    store._connection.execute("ALTER TABLE claim ADD COLUMN later TEXT NOT NULL DEFAULT 'x'")
+    store._connection.execute("CREATE TABLE later (anything TEXT)")
+    store._connection.execute(f"PRAGMA user_version = {newer}")
+    store.close()
+
+    with Store.open(tmp_path) as older:
+        before = older.load().claims
+        older.save(Changes(claims=(claim("a2", "t2"),)))
+    with Store.open(tmp_path) as again:
+        after = again.load().claims
+        version = again._connection.execute("PRAGMA user_version").fetchone()[0]
+
+    assert before == (claim("a1", "t1"),)
+    assert set(after) == {claim("a1", "t1"), claim("a2", "t2")}
+    assert version == newer
 
 
 # Damage
