@@ -71,3 +71,24 @@ class ConfigError(SchedulerCacheError):
 
 class ListenError(SchedulerCacheError):
     """A listening address cannot be used."""
+
+
+class NotYetError(SchedulerCacheError):
+    """The pod is not known, not bound, or waits for room yet; the next event may change that.
+
+    Resolve holds the call until its deadline and asks again on every change of the cluster.
+    """
+
+    status = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class NoSliceError(SchedulerCacheError):
+    """The pod is known, and this container of it has no slice; final as long as the pod lives."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class NotBelievedError(SchedulerCacheError):
+    """What was decided about the container is not believed, or the caller's proof contradicts it."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every dialect gives: a pod's request, a node's cards, what was decided, and what we write.
+Pure.
+
+A dialect is one system's resources and annotations. Its module is the only place that knows them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import grpc
+
+from scheduler_cache.errors import SchedulerCacheError
+from scheduler_cache.model import Allocation, Card, ComputeMode, MemoryAmount, Request
+from scheduler_cache.pod import KubeNode, Pod
+
+
+class DialectError(SchedulerCacheError):
+    """A request, a registration or a decision that breaks its dialect's rules.
+
+    The message names the field, its value, what it may be, and what to do.
+    """
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, field_name: str, value: object, rule: str, remedy: str) -> None:
+        text = value if isinstance(value, str) else repr(value)
+        # An annotation may have 256 KiB; an Event takes 1 KiB.
+        shown = repr(text if len(text) <= 120 else text[:117] + "...")
+        super().__init__(f"{field_name} is {shown}: {rule}; {remedy}")
+        self.field_name = field_name
+        self.value = value
+
+
+class Named(Enum):
+    """How a decision names a card."""
+
+    UUID = "UUID"
+    MINOR = "minor"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatedSlice:
+    """What a decision says that one card gives one container."""
+
+    card: str
+    named: Named = Named.UUID
+    memory: MemoryAmount
+    cores_percent: int | None = None
+    """None: burst without a reservation."""
+    reserved_percent: int | None = None
+    """None: `cores_percent`, or 0 where there is none."""
+    cores_max_percent: int = 0
+    """0: `cores_percent` in hard mode, else 100."""
+    compute_mode: ComputeMode | None = None
+    """None: hard with cores, burst without."""
+    priority: int = 0
+    weight: int = 0
+    """0: what is reserved, at least 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodRequest:
+    """What the containers of a pod ask for, by name; a container that asks for nothing is not in
+    it.
+    """
+
+    dialect: str
+    containers: Mapping[str, Request]
+    pod_level: bool = False
+    """The containers named share one request, and will share one account (Koordinator)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """Which cards somebody gave to the containers of a pod."""
+
+    dialect: str
+    node_name: str = ""
+    """Empty: the dialect does not say."""
+    epoch: int = 0
+    decided_unix_ns: int = 0
+    containers: Mapping[str, tuple[StatedSlice, ...]]
+    pod_level: bool = False
+    """Every container holds the same slices, once for all of them."""
+    exclusive: frozenset[str] = frozenset()
+    """Containers that hold their cards alone."""
+    doubt: str = ""
+    """Why it is not believed although it can be read, such as a wrong MAC."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registration:
+    """The cards of a node as one dialect's node side registered them."""
+
+    dialect: str
+    cards: tuple[Card, ...]
+    """Memory and cores as that dialect sells them, more than the card has where it oversells."""
+    score: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Link scores between cards, where registered."""
+
+
+class Dialect(ABC):
+    """One system's codec. Holds its settings only; every method is pure.
+
+    Each method raises DialectError or InvalidRequestError and nothing else, whatever it is given.
+    """
+
+    name: str
+    joins: bool = False
+    """Whether its own scheduler may go on deciding (join mode)."""
+
+    @abstractmethod
+    def asks(self, pod: Pod) -> bool:
+        """Return whether the pod asks for cards in this dialect."""
+
+    @abstractmethod
+    def parse_request(self, pod: Pod) -> PodRequest:
+        """Return what the pod asks for."""
+
+    @abstractmethod
+    def decided(self, pod: Pod) -> bool:
+        """Return whether the pod carries a decision of this dialect."""
+
+    @abstractmethod
+    def parse_allocation(self, pod: Pod) -> Decision:
+        """Return the decision that the pod carries."""
+
+    def parse_node(self, node: KubeNode) -> Registration | None:
+        """Return the cards that the dialect's node side registered; None: it registered nothing."""
+        return None
+
+    def parse_device(self, source: Mapping[str, Any]) -> Registration | None:
+        """Return the cards of a custom object that describes a node's devices (Koordinator)."""
+        return None
+
+    def card_groups(self, pod: Pod) -> Mapping[str, str]:
+        """Return the group names that this pod ties to a card's UUID (KAI's reservation pods)."""
+        return {}
+
+    @abstractmethod
+    def encode_allocation(
+        self, pod: Pod, allocations: Mapping[str, Allocation], cards: Mapping[str, Card]
+    ) -> dict[str, str]:
+        """Return the annotations to write with our own decision (replace mode).
+
+        `allocations` by container name, `cards` by UUID. They keep the dialect's other tools
+        working; what counts is the native allocation that is written beside them.
+        """
+
+    def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
+        """Return the annotation patch that does the plugin's half of the handshake (join mode).
+
+        Called once a container's slices have been handed to its node; None deletes a key. Applying
+        it again gives an empty patch.
+        """
+        return {}

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All dialects, and which of them a pod speaks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scheduler_cache.dialects.dialect import (
+    Decision,
+    Dialect,
+    DialectError,
+    PodRequest,
+    Registration,
+)
+from scheduler_cache.dialects.native import Native
+from scheduler_cache.errors import InvalidRequestError
+from scheduler_cache.model import Allocation, Card
+from scheduler_cache.pod import Pod
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a pod says, whoever wrote it. An error is a sentence; its value is then None."""
+
+    request: PodRequest | None = None
+    request_error: str = ""
+    decision: Decision | None = None
+    decision_error: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Group names that this pod ties to a card's UUID."""
+
+
+class Dialects:
+    """The dialects that this cache understands; `native` is always among them."""
+
+    def __init__(self, native: Native, others: Iterable[Dialect] = ()) -> None:
+        self.native = native
+        self._by_name: dict[str, Dialect] = {each.name: each for each in (native, *others)}
+
+    def __iter__(self) -> Iterator[Dialect]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def get(self, name: str) -> Dialect:
+        """Return the dialect of a name that is known here."""
+        return self._by_name[name]
+
+    @property
+    def foreign(self) -> tuple[Dialect, ...]:
+        """All but our own."""
+        return tuple(each for each in self._by_name.values() if each is not self.native)
+
+    def read(self, pod: Pod) -> Reading:
+        """Return everything that the pod says; never raises."""
+        request, request_error = _tried(lambda: self._request(pod))
+        spoken = request.dialect if request else ""
+        decision, decision_error = _tried(lambda: self._decision(pod, spoken))
+        groups: dict[str, str] = {}
+        for each in self.foreign:
+            groups.update(each.card_groups(pod))
+        return Reading(
+            request=request,
+            request_error=request_error,
+            decision=decision,
+            decision_error=decision_error,
+            groups=groups,
+        )
+
+    def parse_request(self, pod: Pod) -> PodRequest | None:
+        """Return what the pod asks for, None when it asks for no card, or raise."""
+        return self._request(pod)
+
+    def parse_device(self, source: Mapping[str, Any]) -> Registration | None:
+        """Return the cards of a Device object, by whichever dialect has such objects, or raise."""
+        found = (each.parse_device(source) for each in self.foreign)
+        return next((each for each in found if each is not None), None)
+
+    def annotations(
+        self,
+        pod: Pod,
+        spoken: str,
+        allocations: Mapping[str, Allocation],
+        cards: Mapping[str, Card],
+    ) -> dict[str, str]:
+        """Return what to write with the Binding: our signed allocation, and the dialect's own
+        keys.
+        """
+        written = {}
+        if spoken != self.native.name and spoken in self:
+            written = self.get(spoken).encode_allocation(pod, allocations, cards)
+        return {**written, **self.native.encode_allocation(pod, allocations, cards)}
+
+    def _request(self, pod: Pod) -> PodRequest | None:
+        asking = [each for each in self._by_name.values() if each.asks(pod)]
+        if not asking:
+            return None
+        if len(asking) > 1:
+            names = " and ".join(each.name for each in asking)
+            raise InvalidRequestError(
+                f"pod {pod} asks for cards in the dialects {names}; ask in one of them"
+            )
+        request = asking[0].parse_request(pod)
+        return request if request.containers else None
+
+    def _decision(self, pod: Pod, spoken: str) -> Decision | None:
+        """Return the decision that counts: ours before any other's.
+
+        The decision's own key says whose it is, never a label: other systems set each other's
+        labels.
+        """
+        decided = [each for each in self._by_name.values() if each.decided(pod)]
+        if not decided:
+            return None
+        if self.native not in decided and len(decided) > 1:
+            decided = [each for each in decided if each.name == spoken] or decided
+            if len(decided) > 1:
+                names = " and ".join(each.name for each in decided)
+                raise InvalidRequestError(
+                    f"pod {pod} carries decisions of {names}; delete it, so that one decides"
+                )
+        return decided[0].parse_allocation(pod)
+
+
+def _tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:
+    try:
+        return read(), ""
+    except (DialectError, InvalidRequestError) as error:
+        return None, str(error)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards of a node, who owns each, and whether we may place on it. Pure.
+
+A card has one owner: the dialect whose scheduler decides about it. What others placed there is
+counted all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_cache.dialects.dialect import DialectError, Registration
+from scheduler_cache.dialects.native import cordoned
+from scheduler_cache.dialects.registry import Dialects
+from scheduler_cache.errors import InvalidRequestError
+from scheduler_cache.model import Card
+from scheduler_cache.pod import KubeNode
+
+DIALECT_LABEL = "vgpu.dev/dialect"
+MODE_LABEL = "vgpu.dev/mode"
+REPLACE = "replace"
+JOIN = "join"
+NOT_REPORTED = "its agent has not reported to this cache yet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnedCard:
+    """A card with its owner."""
+
+    card: Card
+    """With the memory and cores that its owner sells."""
+    owner: str
+    """The dialect that decides about it; empty: two claim it."""
+    joined: bool = False
+    """Its owner's own scheduler decides."""
+    refusal: str = ""
+    """Why nothing new is placed on it by us; empty: it may be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """All cards of a node, in the order of their UUIDs, and what is wrong with them."""
+
+    cards: Mapping[str, OwnedCard]
+    problems: tuple[str, ...] = ()
+
+
+def registrations_of(node: KubeNode, dialects: Dialects) -> tuple[list[Registration], list[str]]:
+    """Return what was registered on a Node, and what cannot be read."""
+    found, problems = [], []
+    for dialect in dialects:
+        try:
+            registration = dialect.parse_node(node)
+        except (DialectError, InvalidRequestError) as error:
+            problems.append(f"the registration of {dialect.name} cannot be read: {error}")
+            continue
+        if registration is not None:
+            found.append(registration)
+    return found, problems
+
+
+def inventory_of(
+    node: KubeNode,
+    reported: Sequence[Card] | None,
+    registrations: Sequence[Registration],
+    unreadable: Sequence[str],
+    elsewhere: Mapping[str, str],
+    dialects: Dialects,
+) -> Inventory:
+    """Return the node's cards.
+
+    `reported`: what the agent told this process, None: nothing yet. `elsewhere`: cards that another
+    node claims as well, with its name; nobody gets them.
+    """
+    problems = list(unreadable)
+    ours = next((each.cards for each in registrations if each.dialect == dialects.native.name), ())
+    physical = {card.uuid: card for card in (ours if reported is None else reported)}
+    foreign = [each for each in registrations if each.dialect != dialects.native.name]
+    for each in foreign:
+        for card in each.cards:
+            if card.uuid in physical:
+                continue
+            if physical and (reported is not None or ours):
+                problems.append(
+                    f"{each.dialect} registered {card.uuid}, which the node does not have"
+                )
+            else:
+                physical[card.uuid] = card
+    label = node.labels.get(DIALECT_LABEL, "")
+    if label and label not in dialects:
+        problems.append(f"label {DIALECT_LABEL} is {label!r}, which is no dialect")
+    closed = cordoned(node) | _cordoned_elsewhere(node)
+    cards = {}
+    for uuid in sorted(physical):
+        card = physical[uuid]
+        sellers = {
+            each.dialect: sold for each in foreign for sold in each.cards if sold.uuid == uuid
+        }
+        owner, refusal = _owner(label, sellers, dialects)
+        joined = bool(owner) and owner != dialects.native.name and _joined(node, owner, dialects)
+        for sold in sellers.values():
+            if not sold.healthy and card.healthy:
+                card = replace(
+                    card,
+                    healthy=False,
+                    health_reason=sold.health_reason or "registered as unhealthy",
+                )
+        if owner in sellers:
+            sold = sellers[owner]
+            card = replace(
+                card,
+                memory_bytes=max(card.memory_bytes, sold.memory_bytes),
+                cores_percent=max(card.cores_percent, sold.cores_percent),
+                model=card.model or sold.model,
+                minor=card.minor if card.minor >= 0 else sold.minor,
+            )
+        if uuid in elsewhere:
+            refusal = f"node {elsewhere[uuid]} claims it, too"
+            problems.append(f"{uuid}: {refusal}; nobody gets it")
+            owner = ""
+        elif unreadable and not refusal:
+            refusal = unreadable[0]
+        elif joined:
+            refusal = f"{owner} decides about it"
+        elif owner and owner != dialects.native.name and not _replaced(node):
+            refusal = f"{owner} registered it and cannot be joined; label {MODE_LABEL}={REPLACE}"
+        if not refusal and uuid in closed:
+            refusal = "cordoned"
+        if not refusal and reported is None:
+            refusal = NOT_REPORTED
+        cards[uuid] = OwnedCard(card=card, owner=owner, joined=joined, refusal=refusal)
+        if not owner and uuid not in elsewhere:
+            problems.append(f"{uuid}: {refusal}")
+    return Inventory(cards=cards, problems=tuple(dict.fromkeys(problems)))
+
+
+def _owner(label: str, sellers: Mapping[str, Card], dialects: Dialects) -> tuple[str, str]:
+    if label in dialects:
+        return label, ""
+    if label:
+        return "", f"label {DIALECT_LABEL} names no dialect"
+    if not sellers:
+        return dialects.native.name, ""
+    if len(sellers) == 1:
+        return next(iter(sellers)), ""
+    names = " and ".join(sorted(sellers))
+    return "", f"{names} both sell it; label the node {DIALECT_LABEL} with its one owner"
+
+
+def _replaced(node: KubeNode) -> bool:
+    return node.labels.get(MODE_LABEL) == REPLACE
+
+
+def _joined(node: KubeNode, owner: str, dialects: Dialects) -> bool:
+    """Return whether the owner's scheduler decides: unless told otherwise, one that can, does."""
+    return dialects.get(owner).joins and not _replaced(node)
+
+
+def _cordoned_elsewhere(node: KubeNode) -> frozenset[str]:
+    text = node.annotations.get("hami.io/device-cordon", "")
+    return frozenset(part for item in text.split(",") if (part := item.strip()))

@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one node holds, derived from what is known of it. Pure: the same inputs give the same view.
+
+Nothing here depends on the order in which the inputs came, so that two replicas, and a replica
+before and after a restart, agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduler_cache.dialects.dialect import StatedSlice
+from scheduler_cache.dialects.native import NATIVE
+from scheduler_cache.fit import Room
+from scheduler_cache.footprint import NOTHING, Amount, Amounts, footprint
+from scheduler_cache.inventory import Inventory
+from scheduler_cache.model import (
+    Allocation,
+    Card,
+    CardPolicy,
+    CardUse,
+    Claim,
+    PodContainer,
+    Request,
+    Slice,
+)
+from scheduler_cache.pod import ContainerKind, Pod
+from scheduler_cache.record import AllocationState, Record
+from scheduler_cache.trust import card_of, excess, slice_of
+from scheduler_cache.units import human_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a person should know, to be shown as an Event."""
+
+    reason: str
+    """CamelCase, as in Kubernetes."""
+    message: str
+    pod: PodContainer | None = None
+    """The pod concerned (no container); None: the node itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What somebody holds of the node's cards."""
+
+    holder: str
+    amounts: Amounts
+    exclusive: frozenset[str] = frozenset()
+    """The cards that it holds alone."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NodeView:
+    """Everything that follows from a node's inputs."""
+
+    name: str
+    inventory: Inventory
+    uses: dict[str, CardUse] = field(default_factory=dict)
+    allocations: dict[str, Allocation] = field(default_factory=dict)
+    """What the node's agent may give out, and what runs there, by allocation id."""
+    answers: dict[tuple[str, str], Allocation | str] = field(default_factory=dict)
+    """By pod uid and container name: the allocation, or why it is not resolved."""
+    waiting: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Containers that will be resolved once what is in their way has ended."""
+    states: dict[str, AllocationState] = field(default_factory=dict)
+    """By pod uid."""
+    evict: dict[str, PodContainer] = field(default_factory=dict)
+    """Pods that lost a card to a later leader's decision, by uid."""
+    holds: dict[str, list[Hold]] = field(default_factory=dict)
+    """Who holds something of a card."""
+    notices: dict[Notice, None] = field(default_factory=dict)
+    refusal: str = ""
+    """Why nothing new is placed on the whole node."""
+
+    def room(self, card_uuid: str) -> Room:
+        """Return a card and what is held of it."""
+        return Room(self.inventory.cards[card_uuid].card, self.uses.get(card_uuid, CardUse()))
+
+    def rooms(self) -> list[Room]:
+        """Return all cards with what is held of each, in the order of their UUIDs."""
+        return [self.room(uuid) for uuid in self.inventory.cards]
+
+    def refused(self, card_uuid: str) -> str:
+        """Return why nothing new is placed on a card; empty: it may be, as far as there is room."""
+        return self.refusal or self.inventory.cards[card_uuid].refusal
+
+
+@dataclass(kw_only=True, slots=True)
+class _Given:
+    """A pod's slices on this node."""
+
+    record: Record
+    slices: dict[str, tuple[Slice, ...]]
+    amounts: Amounts
+    exclusive: frozenset[str]
+    epoch: int
+    doubt: str = ""
+    running: bool = False
+    order: tuple[int, bool, int, int, str] = (0, False, 0, 0, "")
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(f"pod {self.record.pod}", self.amounts, self.exclusive)
+
+
+def view_of(
+    name: str,
+    inventory: Inventory,
+    records: Iterable[Record],
+    claims: Sequence[Claim],
+    running: frozenset[str],
+    contested: Callable[[str, Pod], bool],
+) -> NodeView:
+    """Return the view of a node.
+
+    `records`: the pods that are or were sent there. `claims` and `running`: its agent's last
+    report. `contested`: whether another pod has the better right to an allocation id.
+    """
+    view = NodeView(name=name, inventory=inventory)
+    for problem in inventory.problems:
+        view.notices[Notice("InventoryRefused", problem)] = None
+    ordered = sorted(records, key=lambda each: each.pod.uid)
+    groups: dict[str, str] = {}
+    for record in ordered:
+        groups.update(record.groups)
+    given: list[_Given] = []
+    held_ids: set[str] = set()
+    for record in ordered:
+        runs = not running.isdisjoint(record.ids.values())
+        state = _state(record, runs)
+        view.states[record.pod.uid] = state
+        if state in (AllocationState.PENDING, AllocationState.RELEASED):
+            continue
+        held_ids.update(record.ids.values())
+        one = _given(view, record, groups, runs)
+        if one is not None:
+            given.append(one)
+    orphans = _hold_orphans(view, claims, running - held_ids)
+    _settle(view, given, orphans, contested)
+    return view
+
+
+def _state(record: Record, runs: bool) -> AllocationState:
+    if record.finished:
+        return AllocationState.RELEASED
+    if record.gone:
+        return AllocationState.ORPHAN
+    if runs:
+        return AllocationState.RUNNING
+    if record.pod.node_name:
+        return AllocationState.BOUND
+    if record.assumed is not None:
+        return AllocationState.BOUND if record.assumed.confirmed else AllocationState.ASSUMED
+    return AllocationState.PENDING
+
+
+def _given(view: NodeView, record: Record, groups: Mapping[str, str], runs: bool) -> _Given | None:
+    """Return what a pod holds, or None after its unknown hold was counted on every card."""
+    pod = record.pod
+    assumed = record.assumed if not pod.node_name else None
+    decision = assumed.decision if assumed else record.decision
+    cards = view.inventory.cards
+    if decision is None:
+        if record.decision_error:
+            _hold_anywhere(view, record, record.decision_error)
+        return None
+    slices: dict[str, tuple[Slice, ...]] = {}
+    stated = {name: parts for name, parts in decision.containers.items() if parts}
+    known = {each.name: each for each in pod.containers}
+    doubts = [decision.doubt] if decision.doubt else []
+    if decision.node_name and decision.node_name != record.node_name:
+        doubts.append(f"it names node {decision.node_name}, and the pod is on {record.node_name}")
+    for name, parts in stated.items():
+        found = [card_of(each, cards, groups) for each in parts]
+        missing = [each for each, card in zip(parts, found, strict=True) if card is None]
+        if missing:
+            _hold_anywhere(view, record, _unknown(missing, view.name))
+            return None
+        slices[name] = tuple(
+            slice_of(each, card) for each, card in zip(parts, found, strict=True) if card
+        )
+        if name not in known:
+            doubts.append(f"it names container {name!r}, which the pod does not have")
+    owned = {uuid: each.card for uuid, each in cards.items()}
+    doubts += _beyond(record, slices, owned, decision.pod_level)
+    for uuid in sorted({part.card_uuid for parts in slices.values() for part in parts}):
+        owner = cards[uuid]
+        if decision.dialect == NATIVE:
+            if not owner.owner:
+                doubts.append(f"{uuid} has no single owner: {owner.refusal}")
+        elif owner.owner != decision.dialect or not owner.joined:
+            whose = owner.owner or "more than one"
+            doubts.append(f"{decision.dialect} decided about {uuid}, whose owner is {whose}")
+    listed = [
+        (each.kind, _amounts(slices[each.name])) for each in pod.containers if each.name in slices
+    ]
+    stray = [(ContainerKind.APP, _amounts(slices[name])) for name in slices if name not in known]
+    if decision.pod_level and slices:
+        # One account for all: what one container holds, the others hold with it.
+        amounts: Amounts = _amounts(next(iter(slices.values())))
+    else:
+        amounts = footprint(listed + stray, pod.init_finished)
+    return _Given(
+        record=record,
+        slices=slices,
+        amounts=amounts,
+        exclusive=frozenset(
+            part.card_uuid
+            for name, each in slices.items()
+            if _exclusive(record, decision.exclusive, name)
+            for part in each
+        ),
+        epoch=decision.epoch,
+        doubt=doubts[0] if doubts else "",
+        running=runs,
+        order=(-decision.epoch, not runs, decision.decided_unix_ns, pod.created_unix_ns, pod.uid),
+    )
+
+
+def _exclusive(record: Record, named: frozenset[str], container_name: str) -> bool:
+    request = record.request.containers.get(container_name) if record.request else None
+    return container_name in named or (request is not None and alone(request))
+
+
+def alone(request: Request) -> bool:
+    """Return whether a request wants its cards for itself."""
+    return request.whole_cards or request.card_policy is CardPolicy.EXCLUSIVE
+
+
+def _beyond(
+    record: Record,
+    slices: Mapping[str, tuple[Slice, ...]],
+    cards: Mapping[str, Card],
+    pod_level: bool,
+) -> list[str]:
+    if record.request_error:
+        return [f"the request cannot be read: {record.request_error}"]
+    asked = record.request.containers if record.request else {}
+    found = []
+    for name, parts in slices.items():
+        if name not in asked:
+            found.append(f"container {name!r} asks for no card")
+        elif more := excess(asked[name], parts, cards):
+            found.append(f"container {name!r}: {more}")
+    if pod_level and len(set(slices.values())) > 1:
+        found.append("its containers share one account and yet hold different slices")
+    return found
+
+
+def _amounts(slices: Iterable[Slice]) -> dict[str, Amount]:
+    amounts: dict[str, Amount] = {}
+    for part in slices:
+        one = Amount(part.memory_bytes, part.reserved_percent, 1)
+        amounts[part.card_uuid] = amounts.get(part.card_uuid, NOTHING).plus(one)
+    return amounts
+
+
+def _unknown(parts: Sequence[StatedSlice], node_name: str) -> str:
+    names = ", ".join(f"{each.named.value} {each.card}" for each in parts[:4])
+    return f"its allocation names {names}, which node {node_name} does not have"
+
+
+def _pod(record: Record) -> PodContainer:
+    return record.owner("")
+
+
+def _hold_anywhere(view: NodeView, record: Record, why: str) -> None:
+    """Count what a pod asked for on every card, since it may be on any of them."""
+    pod = record.pod
+    message = f"{why}; until pod {pod} ends, what it may hold is kept free on every card"
+    amounts: dict[str, Amount] = {}
+    sole: frozenset[str] = frozenset()
+    if record.request is not None:
+        for uuid, owned in view.inventory.cards.items():
+            parts = []
+            for each in pod.containers:
+                request = record.request.containers.get(each.name)
+                if request is not None:
+                    parts.append((each.kind, {uuid: _largest(request, owned.card)}))
+            if record.request.pod_level:
+                parts = parts[:1]
+            amounts.update(footprint(parts, pod.init_finished))
+        if any(map(alone, record.request.containers.values())):
+            sole = frozenset(amounts)
+    elif record.request_error:
+        amounts = {
+            uuid: Amount(owned.card.memory_bytes, owned.card.cores_percent, 1)
+            for uuid, owned in view.inventory.cards.items()
+        }
+    else:
+        message = f"{why}; pod {pod} asks for no card and gets none"
+    view.notices[Notice("AllocationUnreadable", message, _pod(record))] = None
+    for each in pod.containers:
+        view.answers[pod.uid, each.name] = why
+    _hold(view, Hold(f"pod {pod}, on a card that is not known", amounts, sole))
+
+
+def _largest(request: Request, card: Card) -> Amount:
+    return Amount(
+        max(demand.memory.of(card) for demand in request.demands),
+        100 if request.whole_cards else max(each.cores_percent or 0 for each in request.demands),
+        1,
+    )
+
+
+def _hold(view: NodeView, hold: Hold) -> None:
+    view.uses = _added(view.uses, hold)
+    for uuid in hold.amounts:
+        view.holds.setdefault(uuid, []).append(hold)
+
+
+def _hold_orphans(view: NodeView, claims: Sequence[Claim], unknown: frozenset[str]) -> list[Hold]:
+    """Count what runs on the node and belongs to no pod that holds it."""
+    told = {each.allocation.allocation_id: each.allocation for each in claims}
+    holds = []
+    for allocation_id in sorted(unknown):
+        allocation = told.get(allocation_id)
+        if allocation is None:
+            view.refusal = (
+                f"container {allocation_id} runs on node {view.name}, and nobody knows what it "
+                "holds"
+            )
+            view.notices[Notice("UnknownContainer", view.refusal)] = None
+            continue
+        view.allocations[allocation_id] = allocation
+        message = f"{allocation.holder} runs and its pod is gone: it holds its slices until it ends"
+        view.notices[Notice("Orphan", message)] = None
+        alone_on = frozenset(part.card_uuid for part in allocation.slices if allocation.exclusive)
+        hold = Hold(allocation.holder, _amounts(allocation.slices), alone_on)
+        _hold(view, hold)
+        holds.append(hold)
+    return holds
+
+
+def _settle(
+    view: NodeView,
+    given: list[_Given],
+    orphans: list[Hold],
+    contested: Callable[[str, Pod], bool],
+) -> None:
+    """Decide who is resolved. What is resolved, with what runs already, never exceeds a card.
+
+    Only what is believed can be resolved, the later leader's before an earlier one's. Who does not
+    fit has lost: it still counts, since it may run, and is never resolved. Who wins waits for a
+    loser that runs and for orphans.
+    """
+    winners: list[_Given] = []
+    losers: list[tuple[_Given, str]] = []
+    admitted: dict[str, CardUse] = {}
+    for each in sorted((each for each in given if not each.doubt), key=lambda each: each.order):
+        after = _added(admitted, each.hold)
+        full = _overbooked(view, after, each)
+        if full:
+            losers.append((each, full))
+        else:
+            winners.append(each)
+            admitted = after
+    used = admitted
+    for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running)):
+        used = _added(used, hold)
+    for each in sorted(given, key=lambda each: each.order):
+        _hold(view, each.hold)
+    for each in winners:
+        blocked = "" if each.running else _overbooked(view, used, each)
+        _answer(view, each, contested, blocked)
+    for loser, full in losers:
+        _refuse_loser(view, loser, full, winners)
+    for each in given:
+        if each.doubt:
+            record = each.record
+            for name in {*record.ids, *each.slices}:
+                view.answers[record.pod.uid, name] = each.doubt
+            message = f"the allocation of pod {record.pod} is not believed: {each.doubt}"
+            view.notices[Notice("AllocationRefused", message, _pod(record))] = None
+
+
+def _refuse_loser(view: NodeView, loser: _Given, full: str, winners: Sequence[_Given]) -> None:
+    record = loser.record
+    why = f"{full} is overbooked, and another allocation comes first"
+    for name in record.ids:
+        view.answers[record.pod.uid, name] = why
+    message = f"{why}; pod {record.pod} is not started"
+    view.notices[Notice("AllocationLost", message, _pod(record))] = None
+    # Only two leaders can overbook a card with what we wrote; the earlier one's pod must go.
+    later = any(each.epoch > loser.epoch for each in winners if full in each.amounts)
+    if loser.epoch and later and not record.gone and not record.pod.terminal:
+        view.evict[record.pod.uid] = _pod(record)
+
+
+def _answer(
+    view: NodeView, each: _Given, contested: Callable[[str, Pod], bool], blocked: str
+) -> None:
+    record = each.record
+    pod = record.pod
+    state = view.states[pod.uid]
+    for name, slices in each.slices.items():
+        allocation_id = record.ids[name]
+        request = record.request.containers[name] if record.request else None
+        pod_level = record.request is not None and record.request.pod_level
+        decision = (
+            record.decision if pod.node_name or not record.assumed else record.assumed.decision
+        )
+        allocation = Allocation(
+            allocation_id=allocation_id,
+            node_name=view.name,
+            slices=slices,
+            pod=record.owner(name),
+            epoch=each.epoch,
+            account_id=pod.uid if pod_level else "",
+            source_dialect=decision.dialect if decision else "",
+            whole_cards=request is not None and request.whole_cards,
+            exclusive=any(part.card_uuid in each.exclusive for part in slices),
+        )
+        if contested(allocation_id, pod):
+            why = f"its UUID {allocation_id} belongs to an older pod"
+            view.answers[pod.uid, name] = why
+            message = f"container {name} of pod {pod}: {why}"
+            view.notices[Notice("AllocationRefused", message, _pod(record))] = None
+            continue
+        if blocked:
+            view.waiting[pod.uid, name] = f"{blocked} is still used by a container that must end"
+            continue
+        if state is AllocationState.ASSUMED:
+            continue
+        view.allocations[allocation_id] = allocation
+        if not record.gone and not pod.terminal:
+            view.answers[pod.uid, name] = allocation
+
+
+def _overbooked(view: NodeView, uses: Mapping[str, CardUse], each: _Given) -> str:
+    """Return a card of `each` that holds too much under `uses`, or an empty text."""
+    return next(
+        (
+            uuid
+            for uuid in sorted(each.amounts)
+            if Room(view.inventory.cards[uuid].card, uses[uuid]).overbooked
+        ),
+        "",
+    )
+
+
+def _added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
+    """Return `uses` with `hold` in them."""
+    after = dict(uses)
+    for uuid, amount in hold.amounts.items():
+        use = after.get(uuid, CardUse())
+        after[uuid] = CardUse(
+            use.memory_bytes + amount.memory_bytes,
+            use.reserved_percent + amount.reserved_percent,
+            use.slices + amount.slices,
+            (*use.exclusive_holders, hold.holder)
+            if uuid in hold.exclusive
+            else use.exclusive_holders,
+        )
+    return after
+
+
+def held_words(hold: Hold, card_uuid: str) -> str:
+    """Return what somebody holds of a card, in words."""
+    amount = hold.amounts[card_uuid]
+    cores = f"{amount.reserved_percent}% of cores" if amount.reserved_percent else "idle cores"
+    sole = ", exclusively" if card_uuid in hold.exclusive else ""
+    return f"{hold.holder} holds {human_bytes(amount.memory_bytes)} and {cores}{sole}"
