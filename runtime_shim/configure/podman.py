@@ -41,12 +41,12 @@ class PodmanEditor:
 
     def traces(self, text: str) -> Traces:
         """Return what the file says of us."""
-        engine = table_at(load_toml(text), _ENGINE)
-        default = engine.get("runtime")
+        tables = load_toml(text)
+        default = table_at(tables, _ENGINE).get("runtime")
         if not isinstance(default, str | None):
             raise FaultError("has engine.runtime, which is not a string")
         return Traces(
-            runtime=table_at(engine, ("runtimes",)).get(RUNTIME_NAME),
+            runtime=table_at(tables, _RUNTIME[:-1]).get(RUNTIME_NAME),
             default=default,
         )
 

@@ -18,6 +18,8 @@ from runtime_shim.configure.editor import FaultError
 
 _HEADER = re.compile(r"\s*\[(?!\[).*\]\s*(?:#.*)?")
 _ANY_HEADER = re.compile(r"\s*\[\[?[^\[\]].*\]\s*(?:#.*)?")
+# Not splitlines(), which also splits at characters that TOML allows in a text.
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 Path = Sequence[str]
 
@@ -52,7 +54,7 @@ def without_table(text: str, path: Path) -> str:
     meant = copy.deepcopy(load_toml(text))
     del _made(meant, path[:-1])[path[-1]]
     _prune(meant, path[:-1])
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     for begin, end, found in reversed(list(_sections(lines))):
         if found[: len(path)] == tuple(path):
             del lines[_with_comment(lines, begin) : end]
@@ -64,7 +66,7 @@ def with_value(text: str, path: Path, value: object, comment: str) -> str:
     meant = copy.deepcopy(load_toml(text))
     _made(meant, path[:-1])[path[-1]] = value
     line = f"{_key(path[-1])} = {render(value)}"
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     for begin, end, found in _sections(lines):
         if found != tuple(path[:-1]):
             continue
@@ -84,7 +86,7 @@ def without_value(text: str, path: Path) -> str:
     meant = copy.deepcopy(load_toml(text))
     del _made(meant, path[:-1])[path[-1]]
     _prune(meant, path[:-1])
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     for begin, end, found in _sections(lines):
         if found != tuple(path[:-1]):
             continue
