@@ -92,3 +92,15 @@ class NotBelievedError(SchedulerCacheError):
     """What was decided about the container is not believed, or the caller's proof contradicts it."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
+
+
+class NotProvedError(SchedulerCacheError):
+    """The caller's certificate or token proves nobody that may ask."""
+
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+
+class NotLeaderError(SchedulerCacheError):
+    """Another replica leads, or nobody does yet; retrying is safe."""
+
+    status = grpc.StatusCode.UNAVAILABLE

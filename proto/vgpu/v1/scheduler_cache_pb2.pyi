@@ -11,6 +11,8 @@ CARD_POLICY_BINPACK: CardPolicy
 CARD_POLICY_EXCLUSIVE: CardPolicy
 CARD_POLICY_SPREAD: CardPolicy
 CARD_POLICY_UNSPECIFIED: CardPolicy
+CLAIM_STATE_BOUND: ClaimState
+CLAIM_STATE_ORPHAN: ClaimState
 CLAIM_STATE_RELEASED: ClaimState
 CLAIM_STATE_RUNNING: ClaimState
 CLAIM_STATE_STOPPED: ClaimState
@@ -102,6 +104,22 @@ class Card(_message.Message):
     uuid: str
     def __init__(self, uuid: _Optional[str] = ..., kind: _Optional[_Union[CardKind, str]] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., healthy: bool = ..., health_reason: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., numa_node: _Optional[int] = ...) -> None: ...
 
+class CardState(_message.Message):
+    __slots__ = ["card", "held_memory_bytes", "held_percent", "held_slots", "owner_dialect", "refusal"]
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    HELD_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    HELD_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_DIALECT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    card: Card
+    held_memory_bytes: int
+    held_percent: int
+    held_slots: int
+    owner_dialect: str
+    refusal: str
+    def __init__(self, card: _Optional[_Union[Card, _Mapping]] = ..., held_memory_bytes: _Optional[int] = ..., held_percent: _Optional[int] = ..., held_slots: _Optional[int] = ..., owner_dialect: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+
 class Claim(_message.Message):
     __slots__ = ["allocation", "since_unix_ns", "state"]
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
@@ -121,14 +139,18 @@ class ClaimKey(_message.Message):
     def __init__(self, runtime_root: _Optional[str] = ..., container_id: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
-    __slots__ = ["allocation_id", "card_uuid", "request"]
+    __slots__ = ["allocation_id", "card_uuid", "node_name", "pod", "request"]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     CARD_UUID_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     allocation_id: str
     card_uuid: str
+    node_name: str
+    pod: PodIdentity
     request: AllocationRequest
-    def __init__(self, card_uuid: _Optional[str] = ..., allocation_id: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, card_uuid: _Optional[str] = ..., allocation_id: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ..., pod: _Optional[_Union[PodIdentity, _Mapping]] = ..., node_name: _Optional[str] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
     __slots__ = ["lines"]
@@ -148,6 +170,18 @@ class ListAllocationsResponse(_message.Message):
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
     def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ...) -> None: ...
 
+class ListNodesRequest(_message.Message):
+    __slots__ = ["node_name"]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    node_name: str
+    def __init__(self, node_name: _Optional[str] = ...) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ["nodes"]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeState]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
+
 class MemoryAmount(_message.Message):
     __slots__ = ["bytes", "percent"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +195,16 @@ class NodeSnapshot(_message.Message):
     ALLOCATIONS_FIELD_NUMBER: _ClassVar[int]
     allocations: _containers.RepeatedCompositeFieldContainer[Allocation]
     def __init__(self, allocations: _Optional[_Iterable[_Union[Allocation, _Mapping]]] = ...) -> None: ...
+
+class NodeState(_message.Message):
+    __slots__ = ["cards", "name", "ready"]
+    CARDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    cards: _containers.RepeatedCompositeFieldContainer[CardState]
+    name: str
+    ready: bool
+    def __init__(self, name: _Optional[str] = ..., ready: bool = ..., cards: _Optional[_Iterable[_Union[CardState, _Mapping]]] = ...) -> None: ...
 
 class PodIdentity(_message.Message):
     __slots__ = ["container_name", "name", "namespace", "uid"]

@@ -49,6 +49,11 @@ class SchedulerCacheStub(object):
                 request_serializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsRequest.SerializeToString,
                 response_deserializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsResponse.FromString,
                 )
+        self.ListNodes = channel.unary_unary(
+                '/vgpu.v1.SchedulerCache/ListNodes',
+                request_serializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesResponse.FromString,
+                )
         self.Explain = channel.unary_unary(
                 '/vgpu.v1.SchedulerCache/Explain',
                 request_serializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ExplainRequest.SerializeToString,
@@ -122,8 +127,18 @@ class SchedulerCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNodes(self, request, context):
+        """Lists the nodes with their cards and what is held of each (Kubernetes mode).
+
+        UNIMPLEMENTED: the cache is in embedded mode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Explain(self, request, context):
-        """Says in words what a card holds, who owns an allocation, or why a request finds no room.
+        """Says in words what a card or a node holds, who owns an allocation, why a pod waits, or why a
+        request finds no room.
 
         NOT_FOUND: nothing is known under that name.
         """
@@ -163,6 +178,11 @@ def add_SchedulerCacheServicer_to_server(servicer, server):
                     servicer.ListAllocations,
                     request_deserializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsRequest.FromString,
                     response_serializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesRequest.FromString,
+                    response_serializer=vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesResponse.SerializeToString,
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
@@ -283,6 +303,23 @@ class SchedulerCache(object):
         return grpc.experimental.unary_unary(request, target, '/vgpu.v1.SchedulerCache/ListAllocations',
             vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsRequest.SerializeToString,
             vgpu_dot_v1_dot_scheduler__cache__pb2.ListAllocationsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/vgpu.v1.SchedulerCache/ListNodes',
+            vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesRequest.SerializeToString,
+            vgpu_dot_v1_dot_scheduler__cache__pb2.ListNodesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
