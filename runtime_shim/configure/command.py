@@ -160,16 +160,18 @@ def _write(
 ) -> None:
     known = record.find(*_key(change))
     record.keep(change)  # first: an undo of what was not done does nothing
-    folders: list[Path] = []
     try:
         folders = write_text(target.path, after)
-        with about(target.path):
-            target.verify(launcher, make_default)
+        try:
+            with about(target.path):
+                target.verify(launcher, make_default)
+        except EditError:
+            if text is None:
+                remove_file(target.path, folders)
+            else:
+                write_text(target.path, text)
+            raise
     except (OSError, EditError):
-        if text is None:
-            remove_file(target.path, folders)
-        else:
-            write_text(target.path, text)
         record.keep(known) if known else record.forget(change)
         raise
     if folders:

@@ -25,6 +25,7 @@ PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.ru
 _RUNC = "io.containerd.runc.v2"
 _BINARY = "BinaryName"
 _DEFAULT = "default_runtime_name"
+_KEPT = "vgpuctl configure containerd: containerd's own, which the table below would hide"
 _COMMENT = "vgpuctl configure containerd; `vgpuctl configure containerd --undo` takes it back"
 
 
@@ -73,6 +74,8 @@ class ContainerdEditor:
     effective: Effective = field(default_factory=Effective)
     new_file_version: int = 2
     """The version of a file that we begin."""
+    merges: bool = False
+    """A table of handlers adds to containerd's own; before 2.1 it replaces them, runc above all."""
 
     def configured(self, text: str, path: str, make_default: bool) -> str:
         """Return `text` with our handler, which has the options of the default one."""
@@ -84,6 +87,10 @@ class ContainerdEditor:
         if table_at(current, ("options",)).get(_BINARY) != path:
             if current:
                 text = without_table(text, runtime)
+            if not self.merges and not table_at(load_toml(text), runtime[:-1]):
+                for name, handler in self.effective.runtimes.items():
+                    if name != RUNTIME_NAME:
+                        text = with_table(text, (*runtime[:-1], name), _stated(handler), _KEPT)
             text = with_table(text, runtime, self._handler(path), _COMMENT)
         if make_default and table_at(load_toml(text), base).get(_DEFAULT) != RUNTIME_NAME:
             text = with_value(text, (*base, _DEFAULT), RUNTIME_NAME, _COMMENT)
@@ -127,13 +134,15 @@ class ContainerdEditor:
                 break
         else:
             model = {}
-        inherited = {key: value for key, value in model.items() if value and key != "options"}
-        options = {key: value for key, value in model.get("options", {}).items() if value}
-        return {
-            "runtime_type": _RUNC,
-            **inherited,
-            "options": {**options, _BINARY: path},
-        }
+        inherited = _stated(model)
+        options = {**inherited.pop("options", {}), _BINARY: path}
+        return {"runtime_type": _RUNC, **inherited, "options": options}
+
+
+def _stated(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table without what says nothing: a dump spells out every empty default."""
+    inner = {key: _stated(each) if isinstance(each, dict) else each for key, each in table.items()}
+    return {key: value for key, value in inner.items() if value}
 
 
 def _base(text: str) -> tuple[str, ...]:

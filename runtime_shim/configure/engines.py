@@ -90,6 +90,8 @@ def containerd(file: Path | None) -> Target:
         if program is None:
             return
         now = effective_config(_dump(program, main))
+        if hidden := sorted(set(effective.runtimes) - set(now.runtimes)):
+            raise FaultError(f"would hide the handler {hidden[0]!r}")
         handler = now.runtimes.get(RUNTIME_NAME, {})
         if handler.get("options", {}).get("BinaryName") != runtime:
             raise FaultError("has the handler, but containerd does not see it: an import covers it")
@@ -101,7 +103,9 @@ def containerd(file: Path | None) -> Target:
         engine="containerd",
         path=path,
         editor=ContainerdEditor(
-            effective=effective, new_file_version=own_version or effective.version or 2
+            effective=effective,
+            new_file_version=own_version or effective.version or 2,
+            merges=version >= _MERGES,
         ),
         verify=verify,
     )

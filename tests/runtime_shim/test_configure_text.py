@@ -120,9 +120,9 @@ TOML_SCALARS = (
     st.booleans()
     | st.integers(min_value=-(2**63), max_value=2**63 - 1)
     # TOML has no surrogates.
-    | st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 )
-TOML_KEYS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+TOML_KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 TOML_VALUES = st.recursive(
     TOML_SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TOML_KEYS, inner, max_size=3),
