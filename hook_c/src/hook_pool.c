@@ -1,107 +1,228 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Stream-ordered memory. The card loses what the pool reserves, not what is allocated from it: a
  * pool grows in steps and keeps what is freed until a synchronisation, a trim, or for ever. So the
- * account follows each pool's own number, and before a call only the growth is asked for.
+ * account holds for each pool what it can have reserved at most when the calls that are under way
+ * are over, and a call that may make that more asks for it first.
  *
  * Memory of graphs is a pool of the driver's own, one a device, with the same kind of number. */
 #include "hook.h"
 
+#include "sys.h"
+
 #define POOL_STEP (UINT64_C(32) << 20) /* by which a pool grows; measured on an H100 */
 
-/* A pool and the part of the account that stands for it. */
-static uint64_t reserved_of(const struct tenant_pool *pool)
+/* A pool's account is one word, so that no thread ever sees or changes a part of it:
+ *
+ *   bits  0-30  spare     4 KiB units that calls may still take with what is charged
+ *   bits 31-52  charged   2 MiB units in the account
+ *   bit  53     doubtful  more is charged than the pool may have: look again after the next call
+ *   bits 54-63  version   of the last look at the driver's numbers
+ *
+ * `in_flight` grows before a call takes from the word and falls when the call is over. Whoever has
+ * read the word before it and the driver's numbers after it knows of every call that the word knows
+ * of; one that comes later has changed the word, and then nothing is written. What is freed is
+ * found with the next look, so `spare` is never too high. */
+#define SPARE_UNIT UINT64_C(4096)
+#define SPARE_BITS 31
+#define CHARGED_UNIT (UINT64_C(2) << 20)
+#define CHARGED_BITS 22
+#define DOUBTFUL (UINT64_C(1) << (SPARE_BITS + CHARGED_BITS))
+#define VERSION_SHIFT (SPARE_BITS + CHARGED_BITS + 1)
+#define MOST_BYTES (((UINT64_C(1) << CHARGED_BITS) - 1) * CHARGED_UNIT)
+#define MASK(bits) ((UINT64_C(1) << (bits)) - 1)
+
+/* While others are under way, what the driver has counted already is counted twice: a call that
+ * does not fit for that reason waits until it is known. */
+#define CROWD_WAIT_NS 100000
+#define CROWD_WAITS 200
+
+static uint64_t spare_of(uint64_t word)
+{
+	return (word & MASK(SPARE_BITS)) * SPARE_UNIT;
+}
+
+static uint64_t charged_of(uint64_t word)
+{
+	return (word >> SPARE_BITS & MASK(CHARGED_BITS)) * CHARGED_UNIT;
+}
+
+/* What follows `word`. At most `taken` bytes of what is charged are used or will be. */
+static uint64_t next_word(uint64_t word, uint64_t charged, uint64_t taken, bool is_doubtful)
+{
+	uint64_t spare = charged > taken ? (charged - taken) / SPARE_UNIT : 0;
+
+	return ((word >> VERSION_SHIFT) + 1) << VERSION_SHIFT | (is_doubtful ? DOUBTFUL : 0) |
+	       charged / CHARGED_UNIT << SPARE_BITS | spare;
+}
+
+static uint64_t load_word(const struct tenant_pool *pool)
+{
+	return __atomic_load_n(&pool->word, __ATOMIC_SEQ_CST);
+}
+
+static bool swap_word(struct tenant_pool *pool, uint64_t old, uint64_t new)
+{
+	return __atomic_compare_exchange_n(&pool->word, &old, new, false, __ATOMIC_SEQ_CST,
+					   __ATOMIC_SEQ_CST);
+}
+
+/* The driver's numbers, and what is under way; in the order that the word's rule wants. */
+struct look {
+	uint64_t reserved;
+	uint64_t used;
+	uint64_t in_flight;
+};
+
+static bool read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
+{
+	int status = pool->is_graph
+			     ? driver.cuDeviceGetGraphMemAttribute(
+				       pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes)
+			     : driver.cuMemPoolGetAttribute(
+				       pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
+
+	if (status != CUDA_SUCCESS || *bytes > MOST_BYTES)
+		return false;
+	*bytes = (*bytes + CHARGED_UNIT - 1) / CHARGED_UNIT * CHARGED_UNIT;
+	return true;
+}
+
+static uint64_t read_used(const struct tenant_pool *pool)
 {
 	uint64_t bytes = 0;
 
 	if (pool->is_graph)
-		return driver.cuDeviceGetGraphMemAttribute(pool->device,
-							   CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-							   &bytes) == CUDA_SUCCESS
-			       ? bytes
-			       : pool->charged;
-	return driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-					    &bytes) == CUDA_SUCCESS
-		       ? bytes
-		       : __atomic_load_n(&pool->charged, __ATOMIC_RELAXED);
+		driver.cuDeviceGetGraphMemAttribute(pool->device,
+						    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &bytes);
+	else
+		driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+					     &bytes);
+	return bytes;
 }
 
-/* What a pool can give without growth is read from the driver now and then, and counted down by the
- * allocations in between: reading two numbers before each would cost more than the rest of the
- * hook. What is freed comes back with the next reading, so the count is never too high; a pool that
- * has become smaller has none. In the upper bits the number of the reading: one that another has
- * overtaken is not written. */
-#define SPARE_STEP UINT64_C(512)
-#define SPARE_BITS 40
-#define SPARE_MASK ((UINT64_C(1) << SPARE_BITS) - 1)
-
-static bool take_spare(struct tenant_pool *pool, uint64_t bytes)
+/* What is reserved last, and so never less than what `used` needs. */
+static bool look_at(const struct tenant_pool *pool, struct look *look)
 {
-	uint64_t steps = bytes / SPARE_STEP + (bytes % SPARE_STEP != 0);
-	uint64_t word = __atomic_load_n(&pool->spare, __ATOMIC_ACQUIRE);
+	look->in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_SEQ_CST);
+	look->used = read_used(pool);
+	return read_reserved(pool, &look->reserved);
+}
 
-	while ((word & SPARE_MASK) >= steps)
-		if (__atomic_compare_exchange_n(&pool->spare, &word, word - steps, true,
-						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			return true;
+/* What the pool will have reserved at most when all that is under way is over. */
+static uint64_t most_of(const struct look *look)
+{
+	uint64_t wanted;
+
+	if (__builtin_add_overflow(look->used, look->in_flight, &wanted) || wanted > MOST_BYTES)
+		return UINT64_MAX;
+	if (wanted <= look->reserved)
+		return look->reserved;
+	return look->reserved + (wanted - look->reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+}
+
+/* Brings the account to what the driver says now. A thread that comes in between settles itself, or
+ * leaves the word doubtful. */
+static void settle(struct tenant *tenant, struct tenant_pool *pool)
+{
+	for (int tries = 0; tries < 8; tries++) {
+		uint64_t word = load_word(pool);
+		uint64_t charged = charged_of(word);
+		struct look look = {0};
+
+		if ((word & DOUBTFUL) == 0) {
+			/* Nearly always. */
+			if (!read_reserved(pool, &look.reserved) || look.reserved == charged)
+				return;
+		}
+		if (!look_at(pool, &look))
+			return;
+
+		uint64_t most = most_of(&look);
+		uint64_t now = most < charged ? most : charged;
+
+		if (look.reserved > now) { /* past us, or by more than was foreseen */
+			if (load_word(pool) != word)
+				continue; /* by a call that has charged it */
+			now = look.reserved;
+		}
+
+		uint64_t next =
+			next_word(word, now, look.used + look.in_flight, look.in_flight != 0);
+
+		if (now > charged)
+			region_add(&tenant->region, pool->card, now - charged);
+		if (swap_word(pool, word, next)) {
+			if (now < charged)
+				region_sub(&tenant->region, pool->card, charged - now);
+			return;
+		}
+		if (now > charged)
+			region_sub(&tenant->region, pool->card, now - charged);
+	}
+}
+
+enum growth {
+	GROWTH_NONE, /* or it is charged */
+	GROWTH_REFUSED,
+	GROWTH_CROWDED, /* refused, and perhaps only because of what is counted twice */
+};
+
+/* Makes room for a call of `bytes`, which stand in `in_flight`. */
+static enum growth charge_growth(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
+{
+	for (;;) {
+		uint64_t word = load_word(pool);
+		uint64_t charged = charged_of(word);
+		struct look look;
+
+		if (spare_of(word) >= bytes) {
+			if (swap_word(pool, word, word - bytes / SPARE_UNIT))
+				return GROWTH_NONE;
+			continue;
+		}
+		if (!look_at(pool, &look))
+			return GROWTH_REFUSED;
+
+		uint64_t most = most_of(&look);
+		uint64_t more = most > charged ? most - charged : 0;
+
+		if (more != 0 &&
+		    (most > MOST_BYTES || !quota_reserve(&tenant->quota, pool->card, more)))
+			return look.in_flight > bytes ? GROWTH_CROWDED : GROWTH_REFUSED;
+
+		/* Not lowered here. What the driver does not take of it is given back at the end.
+		 */
+		uint64_t now = charged + more;
+		bool is_doubtful = more != 0 || look.in_flight > bytes || (word & DOUBTFUL) != 0;
+
+		if (swap_word(pool, word,
+			      next_word(word, now, look.used + look.in_flight, is_doubtful)))
+			return GROWTH_NONE;
+		if (more != 0)
+			quota_release(&tenant->quota, pool->card, more);
+	}
+}
+
+static bool begin_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
+{
+	__atomic_add_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
+
+	enum growth growth = charge_growth(tenant, pool, bytes);
+
+	for (int waits = 0; growth == GROWTH_CROWDED && waits < CROWD_WAITS; waits++) {
+		sys_sleep_ns(CROWD_WAIT_NS);
+		growth = charge_growth(tenant, pool, bytes);
+	}
+	if (growth == GROWTH_NONE)
+		return true;
+	__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
 	return false;
 }
 
-/* Nothing to spare; the word that the next reading must find unchanged. */
-static uint64_t drop_spare(struct tenant_pool *pool)
+static void end_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
 {
-	uint64_t word = __atomic_load_n(&pool->spare, __ATOMIC_ACQUIRE);
-	uint64_t next;
-
-	do
-		next = ((word >> SPARE_BITS) + 1) << SPARE_BITS;
-	while (!__atomic_compare_exchange_n(&pool->spare, &word, next, true, __ATOMIC_ACQ_REL,
-					    __ATOMIC_ACQUIRE));
-	return next;
-}
-
-/* With no call under way, else its bytes would be counted twice or not at all. */
-static void read_spare(struct tenant_pool *pool, uint64_t word)
-{
-	uint64_t reserved = reserved_of(pool);
-	uint64_t used = UINT64_MAX;
-
-	driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-
-	uint64_t steps = reserved > used ? (reserved - used) / SPARE_STEP : 0;
-
-	if (steps <= SPARE_MASK)
-		__atomic_compare_exchange_n(&pool->spare, &word, word | steps, false,
-					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-}
-
-/* Brings the account to what the driver says now. `held` bytes were reserved before the call that
- * is over. Threads may come in any order: the last one leaves the driver's number. */
-static void settle(struct tenant *tenant, struct tenant_pool *pool, uint64_t held)
-{
-	uint64_t now = reserved_of(pool);
-
-	/* Nearly always; without a locked instruction, which would wait for stores of the driver
-	 * that are still on their way. */
-	if (held == 0 && __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE) == now)
-		return;
-
-	uint64_t charged = __atomic_load_n(&pool->charged, __ATOMIC_ACQUIRE);
-
-	/* A call that has taken from what was to spare may find it gone: it keeps its charge. */
-	if (now < charged) {
-		drop_spare(pool);
-
-		uint64_t in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_ACQUIRE);
-
-		now += in_flight < charged - now ? in_flight : charged - now;
-	}
-
-	uint64_t before = __atomic_exchange_n(&pool->charged, now, __ATOMIC_ACQ_REL) + held;
-
-	if (now > before)
-		region_add(&tenant->region, pool->card, now - before);
-	else if (now < before)
-		region_sub(&tenant->region, pool->card, before - now);
+	__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
+	settle(tenant, pool);
 }
 
 static uint32_t pool_count(const struct tenant *tenant)
@@ -113,7 +234,7 @@ void pools_settle(struct tenant *tenant)
 {
 	for (uint32_t i = 0; i < pool_count(tenant); i++)
 		if (__atomic_load_n(&tenant->pool[i].state, __ATOMIC_ACQUIRE) == TENANT_POOL_LIVE)
-			settle(tenant, &tenant->pool[i], 0);
+			settle(tenant, &tenant->pool[i]);
 }
 
 static struct tenant_pool *find_pool(struct tenant *tenant, const void *handle, bool is_graph,
@@ -149,9 +270,9 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 		pool->is_graph = is_graph;
 		pool->device = device;
 		pool->card = (uint32_t)card;
-		pool->charged = 0;
 		pool->in_flight = 0;
-		drop_spare(pool);
+		__atomic_store_n(&pool->word, next_word(load_word(pool), 0, 0, false),
+				 __ATOMIC_SEQ_CST);
 		if (is_graph || handle != NULL)
 			__atomic_store_n(&pool->state, TENANT_POOL_LIVE, __ATOMIC_RELEASE);
 
@@ -195,36 +316,6 @@ static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
 		    (driver.cuDeviceGetMemPool(&own, device) == CUDA_SUCCESS && own == handle))
 			return add_pool(tenant, handle, false, device);
 	return NULL;
-}
-
-/* By how much the pool will grow; other threads' calls that are under way count as done. */
-static uint64_t growth(const struct tenant_pool *pool, uint64_t in_flight)
-{
-	uint64_t reserved = 0;
-	uint64_t used = 0;
-	uint64_t wanted;
-
-	driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
-	driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-	if (__builtin_add_overflow(used, in_flight, &wanted) || wanted > UINT64_MAX - POOL_STEP)
-		return UINT64_MAX;
-	return wanted <= reserved ? 0 : (wanted - reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
-}
-
-/* By how much the memory of graphs will grow. What other instances hold is not for one that has
- * never run; one that has run has its own. */
-static uint64_t graph_growth(const struct tenant_pool *pool, uint64_t bytes, bool is_first)
-{
-	uint64_t reserved = reserved_of(pool);
-	uint64_t used = 0;
-	uint64_t wanted;
-
-	if (is_first)
-		driver.cuDeviceGetGraphMemAttribute(pool->device,
-						    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
-	if (__builtin_add_overflow(used, bytes, &wanted) || wanted > UINT64_MAX - POOL_STEP)
-		return UINT64_MAX;
-	return wanted <= reserved ? 0 : (wanted - reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
 }
 
 static void trim_all(struct tenant *tenant)
@@ -286,33 +377,18 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
 		  uint64_t bytes)
 {
-	call->pool = pool;
-	call->entry.bytes = bytes;
-	for (int tries = 0; tries < 2; tries++) {
-		uint64_t in_flight = __atomic_add_fetch(&pool->in_flight, bytes, __ATOMIC_ACQ_REL);
-
-		if (in_flight >= bytes && take_spare(pool, bytes)) {
-			call->tenant = tenant;
-			call->held = 0;
-			call->entry.handle = 0;
-			return CUDA_SUCCESS;
-		}
-		/* Before the driver is asked: whoever takes from the pool from now on waits for the
-		 * next reading, or is under way already and counted. */
-		call->entry.handle = drop_spare(pool);
-		in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_ACQUIRE);
-
-		uint64_t more = in_flight < bytes ? UINT64_MAX : growth(pool, in_flight);
-
-		if (more == 0 || quota_reserve(&tenant->quota, pool->card, more)) {
-			call->tenant = tenant;
-			call->held = more;
-			return CUDA_SUCCESS;
-		}
-		__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_ACQ_REL);
+	if (bytes > MOST_BYTES)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	bytes = (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
+	if (!begin_call(tenant, pool, bytes)) {
 		trim_all(tenant); /* other pools may keep what nobody uses */
+		if (!begin_call(tenant, pool, bytes))
+			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	call->tenant = tenant;
+	call->pool = pool;
+	call->held = bytes;
+	return CUDA_SUCCESS;
 }
 
 static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *handle,
@@ -359,15 +435,8 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 
 int pool_alloc_end(struct hook_call *call, int status)
 {
-	if (call->tenant == NULL)
-		return status;
-
-	uint64_t in_flight =
-		__atomic_sub_fetch(&call->pool->in_flight, call->entry.bytes, __ATOMIC_ACQ_REL);
-
-	settle(call->tenant, call->pool, call->held);
-	if (call->entry.handle != 0 && in_flight == 0)
-		read_spare(call->pool, call->entry.handle);
+	if (call->tenant != NULL)
+		end_call(call->tenant, call->pool, call->held);
 	return status;
 }
 
@@ -425,10 +494,13 @@ int pool_destroy_end(struct hook_call *call, int status)
 	if (call->tenant == NULL || status != CUDA_SUCCESS)
 		return status;
 
-	uint64_t charged = __atomic_exchange_n(&call->pool->charged, 0, __ATOMIC_ACQ_REL);
-	uint64_t stays = call->held == 0 ? 0 : charged;
+	uint64_t word;
 
-	region_sub(&call->tenant->region, call->pool->card, charged - stays);
+	do
+		word = load_word(call->pool);
+	while (!swap_word(call->pool, word, next_word(word, 0, 0, false)));
+	if (call->held == 0)
+		region_sub(&call->tenant->region, call->pool->card, charged_of(word));
 	__atomic_store_n(&call->pool->state, TENANT_POOL_FREE, __ATOMIC_RELEASE);
 	return status;
 }
@@ -445,6 +517,15 @@ int pools_end(int status)
 	return status;
 }
 
+/* What other instances hold is not for one that has never run; one that has run has its own. */
+static uint64_t graph_bytes(const struct tenant_pool *pool, uint64_t bytes, bool is_first)
+{
+	uint64_t used = is_first ? 0 : read_used(pool);
+
+	bytes = bytes > used ? bytes - used : 0;
+	return bytes > MOST_BYTES ? bytes : (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
+}
+
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
 			 bool is_first)
 {
@@ -455,9 +536,9 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 	if (pool == NULL)
 		return false;
 	for (int tries = 0; tries < 2; tries++) {
-		uint64_t more = graph_growth(pool, bytes, is_first);
+		uint64_t more = graph_bytes(pool, bytes, is_first);
 
-		if (more == 0 || quota_reserve(&tenant->quota, pool->card, more)) {
+		if (more <= MOST_BYTES && begin_call(tenant, pool, more)) {
 			call->pool = pool;
 			call->held = more;
 			return true;
@@ -470,7 +551,7 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call)
 {
 	if (call->pool != NULL)
-		settle(tenant, call->pool, call->held);
+		end_call(tenant, call->pool, call->held);
 }
 
 int graph_node_begin(struct hook_call *call, const void *parameters)

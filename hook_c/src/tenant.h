@@ -35,9 +35,8 @@ struct tenant_pool {
 	void *handle;  /* of the memory of graphs: none */
 	bool is_graph; /* one a device */
 	int device;
-	uint64_t charged;   /* what the account holds for it */
+	uint64_t word;      /* what the account holds for it, and what of that is free */
 	uint64_t in_flight; /* asked for by calls under way */
-	uint64_t spare;     /* what can be had without growth; hook_pool.c */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */

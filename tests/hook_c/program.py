@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,25 @@ class Program(Driver):
     """The calls, made in the process."""
 
     _nvml_device = 0
+    _second: threading.Thread
+    _second_answer: tuple[int, int]
+
+    def begin(self, name: str, *arguments: int) -> None:
+        """Make a call as `out` does, in a second thread; do not wait for it."""
+        context = ctypes.c_void_p()
+        self._cuda.cuCtxGetCurrent(ctypes.byref(context))
+
+        def run() -> None:
+            self._cuda.cuCtxSetCurrent(context)
+            self._second_answer = self.out(name, *arguments)
+
+        self._second = threading.Thread(target=run)
+        self._second.start()
+
+    def finish(self) -> tuple[int, int]:
+        """Wait for the second thread; what its call gave."""
+        self._second.join()
+        return self._second_answer
 
     def pitch(self, width: int, height: int) -> tuple[int, int, int]:
         """Call cuMemAllocPitch; code, address and pitch."""

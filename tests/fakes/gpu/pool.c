@@ -173,13 +173,9 @@ static CUresult allocate_from(struct context *context, struct pool *pool, uint64
 	return CUDA_SUCCESS;
 }
 
-static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out, size_t bytes,
-			 struct pool *pool, bool named, CUstream handle)
+static CUresult allocate_in(struct context *context, bool per_thread, CUdeviceptr *out,
+			    size_t bytes, struct pool *pool, bool named, CUstream handle)
 {
-	struct context *context = NULL;
-	CUresult status = enter_context(function, out != NULL && bytes != 0, &context);
-	if (status != CUDA_SUCCESS)
-		return status;
 	DRIVER_LOCKED();
 	struct stream *stream = stream_find(context, handle, per_thread);
 	if (stream == NULL)
@@ -191,6 +187,19 @@ static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out
 	if (stream->capture != NULL)
 		return graph_capture_allocation(stream, bytes, out);
 	return allocate_from(context, pool, bytes, out);
+}
+
+static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out, size_t bytes,
+			 struct pool *pool, bool named, CUstream handle)
+{
+	struct context *context = NULL;
+	CUresult status = enter_context(function, out != NULL && bytes != 0, &context);
+	if (status == CUDA_SUCCESS)
+		status = allocate_in(context, per_thread, out, bytes, pool, named, handle);
+	/* A test may hold a call here: the pool has grown, and the caller does not know yet. */
+	if (status == CUDA_SUCCESS)
+		(void)state_fault("pool has given");
+	return status;
 }
 
 static CUresult allocate_async(const char *function, bool per_thread, CUdeviceptr *out,

@@ -246,6 +246,7 @@ class SimulatedGpu:
 
         The first `skip` calls, of all processes together, and those after `times` more go on as
         ever. Code 0 only delays. `pid` (in the process's own namespace) picks one process.
+        A delay ends with `clear_faults`, too.
         """
         high = int(self.state.faults_high)
         if high == _constants.FAKE_MAX_FAULTS:

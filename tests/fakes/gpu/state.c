@@ -456,6 +456,23 @@ bool state_card_visible(unsigned int card)
 	return errno == ENXIO || errno == ENODEV;
 }
 
+/* Until the delay is over, or the fault is taken back. */
+static void sleep_for(const struct fake_fault *fault, const char *function)
+{
+	static const uint64_t most_ns = 1000000;
+
+	for (uint64_t left = fault->delay_ns; left != 0;) {
+		uint64_t part = left < most_ns ? left : most_ns;
+		struct timespec delay = {.tv_nsec = (long)part};
+
+		while (nanosleep(&delay, &delay) != 0 && errno == EINTR)
+			;
+		left -= part;
+		if (strncmp(fault->name, function, sizeof(fault->name)) != 0)
+			return;
+	}
+}
+
 int state_fault(const char *function)
 {
 	struct fake_state *mapped = state_map();
@@ -472,10 +489,7 @@ int state_fault(const char *function)
 		uint64_t call = __atomic_fetch_add(&fault->calls, 1, __ATOMIC_RELAXED);
 		if (call < fault->skip || call - fault->skip >= fault->times)
 			continue;
-		struct timespec delay = {.tv_sec = (time_t)(fault->delay_ns / 1000000000),
-					 .tv_nsec = (long)(fault->delay_ns % 1000000000)};
-		while (fault->delay_ns != 0 && nanosleep(&delay, &delay) != 0 && errno == EINTR)
-			;
+		sleep_for(fault, function);
 		if (fault->code != 0)
 			return fault->code;
 	}

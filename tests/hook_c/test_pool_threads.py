@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that use one pool at once: the account is never above the limit, nor below the card.
+
+Each test holds the call of a second thread at one place inside the simulated driver, so that the
+order of things is the same in every run.
+"""
+
+import select
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fakes.gpu.simulated_gpu import SimulatedGpu
+from tests.hook_c.conftest import GIB, MIB, Start
+from tests.hook_c.container import Container
+from tests.hook_c.program import Process
+
+OUT_OF_MEMORY = 2
+STEP = 32 * MIB
+BEFORE = "cuMemAllocAsync"
+AFTER = "pool has given"
+DEADLINE_SECONDS = 60
+
+
+@pytest.fixture
+def tenant(container: Container, start: Start) -> Process:
+    """Return a process with a current context on the first card, which has 1 GiB."""
+    return start(container)
+
+
+@pytest.fixture
+def hold(gpu: SimulatedGpu, tenant: Process) -> Iterator[Callable[[str, int], None]]:
+    """Yield a function that lets a second thread allocate, and returns when it is held."""
+
+    def hold_one(place: str, size: int) -> None:
+        gpu.inject(place, times=1, delay_seconds=2 * DEADLINE_SECONDS)
+        tenant.do("begin", "cuMemAllocAsync", size, 0)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while gpu.calls(place) == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    yield hold_one
+    gpu.clear_faults()
+
+
+def allocate(tenant: Process, size: int) -> int:
+    """Allocate on the default stream; the code."""
+    return int(tenant.do("out", "cuMemAllocAsync", size, 0)[0])
+
+
+def test_growth_that_another_thread_sees_first_is_counted_once(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+) -> None:
+    hold(AFTER, 600 * MIB)
+
+    assert gpu.used_bytes() == 608 * MIB
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == 608 * MIB
+    assert tenant.do("memory") == [GIB - 608 * MIB, GIB]
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == 0
+    assert container.used() == gpu.used_bytes() == 608 * MIB
+
+
+def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+) -> None:
+    code, address = tenant.do("out", "cuMemAllocAsync", MIB, 0)
+    assert code == 0
+    hold(BEFORE, MIB)
+
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert gpu.used_bytes() == 0
+    assert container.used() == STEP
+    assert tenant.do("allocate", GIB - STEP + 2 * MIB)[0] == OUT_OF_MEMORY
+    assert tenant.do("allocate", GIB - STEP)[0] == 0
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == 0
+    assert container.used() == gpu.used_bytes() == GIB
+
+
+def test_a_call_that_fits_waits_for_one_that_the_driver_has_counted_already(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+) -> None:
+    hold(AFTER, 600 * MIB)
+    gpu.inject("cuMemPoolGetAttribute", code=0)  # to count the looks at the pool
+    looks = gpu.calls("cuMemPoolGetAttribute")
+
+    tenant.send("out", "cuMemAllocAsync", 300 * MIB, 0)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while gpu.calls("cuMemPoolGetAttribute") < looks + 4:  # it has been refused once
+        assert time.monotonic() < deadline
+        time.sleep(0.0001)
+    gpu.clear_faults()
+
+    assert tenant.answer()[0] == 0
+    assert tenant.do("finish")[0] == 0
+    assert container.used() == gpu.used_bytes() == 928 * MIB
+
+
+def test_growth_that_the_driver_refuses_is_given_back(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    gpu.inject(BEFORE, code=OUT_OF_MEMORY, times=1)
+
+    assert allocate(tenant, 100 * MIB) == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() == 0
+    assert allocate(tenant, 1000 * MIB) == 0
+
+
+def test_what_a_call_found_to_spare_is_not_found_twice(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+) -> None:
+    assert allocate(tenant, MIB) == 0
+    assert tenant.do("allocate", GIB - STEP)[0] == 0
+    hold(BEFORE, 20 * MIB)
+
+    assert allocate(tenant, 20 * MIB) == OUT_OF_MEMORY
+    assert allocate(tenant, 11 * MIB) == 0
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == 0
+    assert container.used() == gpu.used_bytes() == GIB
+
+
+def test_threads_never_bring_the_account_above_the_limit(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    most = 0
+
+    tenant.send("churn", 8, 150)
+    while not select.select([tenant.process.stdout], [], [], 0)[0]:
+        most = max(most, container.used())
+
+    assert set(tenant.answer()) <= {0, OUT_OF_MEMORY}
+    assert 0 < most <= GIB
+    assert container.used() == gpu.used_bytes() == 0
