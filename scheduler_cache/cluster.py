@@ -19,7 +19,7 @@ annotations of a `Reservation` with the Binding, then calls `confirm`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Any
@@ -59,6 +59,9 @@ from scheduler_cache.record import AllocationState, Assumption, Record, allocati
 from scheduler_cache.trust import slice_of
 
 _SECOND = 10**9
+
+# Between two looks at the event loop while loading.
+_NODES_AT_ONCE = 20
 
 Change = Allocation | str
 """An allocation that is new or changed, or the id of one that is gone."""
@@ -142,6 +145,27 @@ class Cluster:
         self._claimants: dict[str, set[str]] = {}
         self._owners: dict[str, dict[str, Pod]] = {}
         self._deleted: dict[str, tuple[int, int]] = {}
+        self._loading: set[str] | None = None
+        """Nodes to derive once everything is loaded; None: each is derived at once."""
+
+    # Loading
+
+    def begin_loading(self) -> None:
+        """Put off deriving until `end_loading`: the first lists touch every node again and again.
+
+        Until then nothing that is read here is true.
+        """
+        self._loading = set()
+
+    def end_loading(self, now_ns: int) -> Iterator[Deltas]:
+        """Derive every node that was touched, once, a few at each step; to be exhausted."""
+        while self._loading:
+            some = {self._loading.pop() for _ in range(min(_NODES_AT_ONCE, len(self._loading)))}
+            rest, self._loading = self._loading, None
+            deltas = self._settle((some, set()), now_ns)
+            self._loading = rest
+            yield deltas
+        self._loading = None
 
     # Events from the API server
 
@@ -631,6 +655,9 @@ class Cluster:
         """Derive the views of the nodes named, and return what became different."""
         names, pods = touched
         deltas = Deltas(pods=pods)
+        if self._loading is not None:
+            self._loading |= names
+            return deltas
         upserts: list[tuple[str, Change]] = []
         for name in sorted(names):
             old = self._views.get(name)
