@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ from runtime_shim.cache_client import CacheClient
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
+from runtime_shim.counters import Counters
 from runtime_shim.create import Creator, verdict_seconds
 from runtime_shim.dependants import remove_unused_versions
 from runtime_shim.enforcement import Enforcer
@@ -37,6 +39,7 @@ from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
 from runtime_shim.processes import boot_id
+from runtime_shim.readings import remove_readings, write_readings
 from runtime_shim.region import Regions
 from runtime_shim.threads import in_thread
 from runtime_shim.verdict import VerdictServer, listen
@@ -70,14 +73,17 @@ class Agent:
         self._boot_id = boot_id()
         self._report_wanted = asyncio.Event()
         self._report_lock = asyncio.Lock()
+        self._cache_connected = False
+        self._readings_kept = True
+        self.counters = Counters()
         self.cache = CacheClient(config.cache, config.node_name)
         self.inventory = Inventory(PyNvml(config.driver.nvml_library))
         self.host = Host(config.driver)
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
         self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
-        self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir)
-        self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer)
+        self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
+        self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
         self.calibration = Calibration(
             paths.state_dir / "contexts.json",
             # The library's own folder: the two are of one version.
@@ -94,6 +100,7 @@ class Agent:
             inventory=self.inventory,
             calibration=self.calibration,
             host=self.host,
+            counters=self.counters,
         )
 
     async def prepare(self) -> None:
@@ -110,7 +117,7 @@ class Agent:
         # then: on a node's very first start it waits, within the launcher's patience.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_CALIBRATION_SECONDS):
-                await self.calibration.measure(self.inventory.cards)
+                await self.calibration.measure(self.inventory.healthy)
         await self._try_to_report()
 
     async def serve(self, listener: socket.socket) -> None:
@@ -131,6 +138,7 @@ class Agent:
         self.claims.close()
         self.regions.close()
         self.inventory.close()
+        remove_readings(self._config.paths.run_dir)
         await in_thread(self.store.sync)
         await self.cache.close()
 
@@ -148,10 +156,12 @@ class Agent:
                 async for event in self.cache.watch():
                     pause = first
                     await self._take(event)
+                    self._cache_connected = True
             except RuntimeShimError as error:
                 logger.warning("cache not reachable", extra={"reason": str(error)})
             except OSError as error:  # a full disk; the next snapshot is taken anew
                 logger.error("change of the cache not taken", extra={"reason": str(error)})
+            self._cache_connected = False
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, longest)
 
@@ -218,8 +228,21 @@ class Agent:
             await asyncio.sleep(_TICK_SECONDS)
             try:
                 await self.meter.tick()
+                await self._keep_readings()
             except Exception:  # a bad measurement must not end the signs of life of all others
                 logger.exception("measuring failed")
+
+    async def _keep_readings(self) -> None:
+        """Leave the readings where `vgpuctl top` finds them."""
+        folder, readings = self._config.paths.run_dir, self.meter.readings
+        try:
+            await in_thread(partial(write_readings, folder, readings))
+        except OSError as error:  # a full /run; the next ones will do
+            if self._readings_kept:
+                logger.warning("readings not written", extra={"reason": str(error)})
+            self._readings_kept = False
+        else:
+            self._readings_kept = True
 
     async def _look_for_cards(self) -> None:
         while True:
@@ -230,7 +253,7 @@ class Agent:
     async def _calibrate_forever(self) -> None:
         """Measure new cards, and tell running containers what was not known when they started."""
         while True:
-            await self.calibration.measure(self.inventory.cards)
+            await self.calibration.measure(self.inventory.healthy)
             for region in self.regions.all():
                 uuids = [part.card_uuid for part in region.allocation.slices]
                 region.set_context(self.calibration.context_bytes(uuids))
@@ -250,6 +273,31 @@ class Agent:
             if removed:
                 logger.info("old libraries removed", extra={"versions": removed})
 
+    @contextlib.contextmanager
+    def serving_metrics(self) -> Iterator[None]:
+        """Serve /metrics meanwhile, where the configuration says so. Raises ConfigError."""
+        if not self._config.metrics.listen:
+            yield
+            return
+        # Five MiB that most hosts do without.
+        from runtime_shim.metrics import MetricsServer, Sources
+
+        server = MetricsServer(
+            *self._config.metrics.host_port(),
+            Sources(
+                readings=lambda: self.meter.readings,
+                counters=self.counters,
+                nvml_errors=lambda: dict(self.inventory.errors),
+                cache_connected=lambda: self._cache_connected,
+                mode=self._config.mode,
+            ),
+        )
+        logger.info("serving metrics", extra={"address": self._config.metrics.listen})
+        try:
+            yield
+        finally:
+            server.close()
+
 
 async def serve(config: Config) -> None:
     """Serve launchers until SIGTERM or SIGINT."""
@@ -262,14 +310,15 @@ async def serve(config: Config) -> None:
         agent = Agent(config)
         try:
             await agent.prepare()
-            async with _serving(agent, config):
-                # Everything that lives for long is made: leave it out of later collections.
-                gc.collect()
-                gc.freeze()
-                _notify("READY=1")
-                logger.info("serving", extra={"socket": str(config.paths.socket)})
-                await stop.wait()
-                logger.info("stopping")
+            with agent.serving_metrics():
+                async with _serving(agent, config):
+                    # Everything that lives for long is made: leave it out of later collections.
+                    gc.collect()
+                    gc.freeze()
+                    _notify("READY=1")
+                    logger.info("serving", extra={"socket": str(config.paths.socket)})
+                    await stop.wait()
+                    logger.info("stopping")
         finally:
             await agent.close()
 

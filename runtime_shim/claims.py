@@ -62,6 +62,18 @@ class Releaser(Protocol):
         """Free a claim; RuntimeShimError when that is not certain."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """An allocation that holds slices of this node, for a display."""
+
+    allocation: pb.Allocation
+    container_id: str
+    """Empty when its container was never created here."""
+    running: bool
+    awaited: bool = False
+    """Its container has not started yet."""
+
+
 @dataclass
 class _Tracked:
     """A claim under observation. The descriptors are closed by `Claims._retire` alone."""
@@ -143,6 +155,26 @@ class Claims:
             (tracked.answer, tracked.init)
             for tracked in self._tracked.values()
             if tracked.answer.state == RUNNING
+        ]
+
+    def held(self) -> list[Held]:
+        """Return every allocation that holds slices, of running containers and of others."""
+        tracked = [
+            Held(
+                allocation=each.answer.allocation,
+                container_id=each.answer.container_id,
+                running=each.answer.state == RUNNING,
+            )
+            for each in self._tracked.values()
+            if each.answer.state != RELEASED
+        ]
+        return tracked + [
+            Held(
+                allocation=each.allocation,
+                container_id=each.allocation.claim.container_id,
+                running=False,
+            )
+            for each in self._orphans.values()
         ]
 
     def has_live_init(self, key: tuple[str, str]) -> bool:

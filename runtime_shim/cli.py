@@ -24,6 +24,8 @@ from runtime_shim.inventory import CardFacts, PyNvml
 from runtime_shim.region import read_overhead, read_usage
 from runtime_shim.request import parse_request
 from runtime_shim.status import status
+from runtime_shim.table import human_bytes, table_lines
+from runtime_shim.top import show_top
 
 _ANSWERS = "answers"
 _CONTAINERS = "containers"
@@ -83,14 +85,34 @@ def ps(config: Config, as_json: bool) -> None:
             (
                 str(row["container_id"])[:12],
                 str(row["card_uuid"]),
-                _human_bytes(row["memory_bytes"]),
-                _human_bytes(row["used_bytes"]),
+                human_bytes(row["memory_bytes"]),
+                human_bytes(row["used_bytes"]),
                 f"{row['cores_percent']}%",
                 str(row["state"]),
             )
             for row in rows
         ],
     )
+
+
+@main.command()
+@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option(
+    "--interval",
+    "seconds",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@_JSON_OPTION
+@click.pass_obj
+def top(config: Config, once: bool, seconds: float, as_json: bool) -> None:
+    """Show what containers use of their slices, renewed until interrupted."""
+    try:
+        show_top(config, once=once, as_json=as_json, seconds=seconds)
+    except RuntimeShimError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @main.command()
@@ -116,8 +138,8 @@ def cards(config: Config, as_json: bool) -> None:
             (
                 str(row["uuid"]),
                 str(row["model"]),
-                _human_bytes(row["memory_bytes"]),
-                _human_bytes(row["free_bytes"]),
+                human_bytes(row["memory_bytes"]),
+                human_bytes(row["free_bytes"]),
                 str(row["slices"]),
             )
             for row in rows
@@ -226,22 +248,8 @@ def _card_row(card: CardFacts, answers: Sequence[Answer]) -> Mapping[str, object
     }
 
 
-def _human_bytes(size: object) -> str:
-    if not isinstance(size, int):
-        return "-"
-    amount, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{amount:.4g}{unit}"
-
-
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    click.echo("\n".join(table_lines(header, rows)))
 
 
 if __name__ == "__main__":

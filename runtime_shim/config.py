@@ -82,6 +82,29 @@ class GpuRuntime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Who may read what is measured."""
+
+    listen: str = ""
+    """`ADDRESS:PORT` on which /metrics is served, `[ADDRESS]:PORT` for IPv6; empty: nowhere. It is
+    plain HTTP and names pods and containers, so it is off until somebody wants it; on a host by
+    itself 127.0.0.1:9482 is the place."""
+
+    def __post_init__(self) -> None:
+        if self.listen:
+            self.host_port()
+
+    def host_port(self) -> tuple[str, int]:
+        """Return the two parts. Raises ConfigError."""
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(
+                f"metrics.listen must be ADDRESS:PORT, such as 127.0.0.1:9482, not {self.listen!r}"
+            )
+        return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """What is a matter of taste on a node."""
 
@@ -142,6 +165,7 @@ class Config:
     driver: Driver = field(default_factory=Driver)
     gpu_runtime: GpuRuntime = field(default_factory=GpuRuntime)
     policy: Policy = field(default_factory=Policy)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("local", "kubernetes"))

@@ -24,6 +24,7 @@ from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
+from runtime_shim.counters import Counters
 from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import (
@@ -112,8 +113,10 @@ class Creator:
         inventory: Inventory,
         calibration: Calibration,
         host: Host,
+        counters: Counters | None = None,
     ) -> None:
         self._config = config
+        self._counters = counters or Counters()
         self._cache = cache
         self._claims = claims
         self._store = store
@@ -127,18 +130,32 @@ class Creator:
 
     async def create(self, launch: Launch) -> Verdict:
         """Return the verdict for one launcher; never raises but when cancelled."""
-        creation = _Creation(launch)
+        kind = "late"
+        try:
+            verdict = await self._verdict(_Creation(launch))
+            kind = verdict.kind
+            return verdict
+        finally:
+            self._counters.verdict(kind, time.monotonic() - launch.began)
+
+    async def _verdict(self, creation: _Creation) -> Verdict:
         try:
             return await self._create(creation)
         except RefusedError as error:
-            return creation.refused(error.reason, error.remedy)
+            cause = "no_room" if isinstance(error, NoRoomError) else creation.step
+            return self._refused(creation, cause, error.reason, error.remedy)
         except CacheFailedError as error:
-            return creation.refused(
-                f"the scheduler cache at {error.address} has failed: {error.detail}", error.remedy
+            return self._refused(
+                creation,
+                "cache_failed",
+                f"the scheduler cache at {error.address} has failed: {error.detail}",
+                error.remedy,
             )
         except CacheUnreachableError as error:
             seconds = round(error.seconds, 1)
-            return creation.refused(
+            return self._refused(
+                creation,
+                "cache_unreachable",
                 f"the scheduler cache at {error.address} gave no answer in {seconds:g} s"
                 f" ({error.detail})",
                 "start vgpu-scheduler-cache, then start this container again",
@@ -146,19 +163,34 @@ class Creator:
         except OSError as error:
             logger.error(
                 "create failed",
-                extra={"container_id": launch.container_id, "reason": str(error)},
+                extra={"container_id": creation.launch.container_id, "reason": str(error)},
                 exc_info=error if error.errno not in _OS_REMEDIES else None,
             )
             place = error.filename or "a file"
-            return creation.refused(
+            return self._refused(
+                creation,
+                "files",
                 f"the node agent cannot use {place}: {error.strerror or error}",
                 _OS_REMEDIES.get(error.errno or 0, "see the log of vgpu-node-agent"),
             )
         except Exception as error:
-            logger.exception("create failed", extra={"container_id": launch.container_id})
-            return creation.refused(
-                f"the node agent failed ({type(error).__name__})", "see the log of vgpu-node-agent"
+            logger.exception("create failed", extra={"container_id": creation.launch.container_id})
+            return self._refused(
+                creation,
+                "failure",
+                f"the node agent failed ({type(error).__name__})",
+                "see the log of vgpu-node-agent",
             )
+
+    def _refused(self, creation: _Creation, cause: str, reason: str, remedy: str) -> Verdict:
+        """Return the refusal; `cause`: one of counters.REFUSALS."""
+        self._counters.refusals[cause] += 1
+        line = refusal_line(creation.name, reason, remedy)
+        logger.warning(
+            "container refused",
+            extra={"container_id": creation.launch.container_id, "line": line},
+        )
+        return refuse(line)
 
     async def _create(self, creation: _Creation) -> Verdict:
         # Short and on local file systems: a thread would wait longer for the interpreter. Only the
@@ -166,12 +198,15 @@ class Creator:
         plan = self._read(creation)
         if plan is None:
             if creation.void is not None:
+                creation.step = "rootfs"
                 await self._inspections.run(partial(self._check_doors, creation, creation.void))
                 creation.bundle.write(creation.void)
             return creation.unmanaged_verdict
+        creation.step = "rootfs"
         rootfs = await self._inspections.run(
             partial(self._inspect, creation, plan.spec, plan.library is not None)
         )
+        creation.step = "cache"
         launch = creation.launch
         key = (launch.root, launch.container_id)
         async with self._claims.creating(key):
@@ -184,6 +219,7 @@ class Creator:
             _check_answers(allocation, plan)
             cards = self._cards(allocation)
             answer = self._answer(creation, plan, allocation)
+            creation.step = "files"
             # From here on a failure leaves a claim that is observed, and ends as stopped.
             self._claims.started(answer, launch.launcher_pidfd)
             self._prepare(creation, plan, rootfs, answer, cards)
@@ -200,11 +236,13 @@ class Creator:
                 "it belongs to Kubernetes, and the node agent serves this host without it",
                 "use another runtime class, or set the mode of the node agent",
             )
+        creation.step = "request"
         env = environment(spec)
         request = parse_request(env) if facts.managed else self._earlier_request(launch, spec, env)
         if request is None:
             creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
             return None
+        creation.step = "policy"
         check_managed(facts, sys_admin=self._config.policy.sys_admin)
         if facts.sys_admin:
             logger.warning(
@@ -216,7 +254,9 @@ class Creator:
         )
         library = None
         if not _asks_for_whole_cards(request):
+            creation.step = "library"
             library = check_library(self._config.paths.library)
+        creation.step = "policy"
         stripped = self._strip(creation, spec, CONTAINER_LIBRARY if library else None)
         return _Plan(
             spec=stripped,
@@ -317,6 +357,7 @@ class Creator:
         except CacheUnreachableError as error:
             if stored is None:
                 raise
+            self._counters.stored_answers += 1
             logger.warning(
                 "cache unreachable, container starts from its stored answer",
                 extra={"allocation_id": stored.allocation_id, "reason": str(error)},
@@ -429,14 +470,8 @@ class _Creation:
         self.unmanaged_verdict = LOW_LEVEL
         self.void: Spec | None = None
         """What config.json becomes for a container that sees no GPU."""
-
-    def refused(self, reason: str, remedy: str) -> Verdict:
-        line = refusal_line(self.name, reason, remedy)
-        logger.warning(
-            "container refused",
-            extra={"container_id": self.launch.container_id, "line": line},
-        )
-        return refuse(line)
+        self.step = "bundle"
+        """Where it is, as counters.REFUSALS names it."""
 
 
 def verdict_seconds(config: Config) -> float:

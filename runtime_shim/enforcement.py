@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from runtime_shim.config import Policy
+from runtime_shim.counters import Counters
 from runtime_shim.processes import (
     Init,
     alive,
@@ -134,8 +135,15 @@ class Streaks(Generic[K]):
 class Enforcer:
     """Acts on what the meter sees, once a look. Lives on the event loop."""
 
-    def __init__(self, policy: Policy, library: Path, state_dir: Path) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        library: Path,
+        state_dir: Path,
+        counters: Counters | None = None,
+    ) -> None:
         self._policy = policy
+        self._events = (counters or Counters()).events
         self._hooks = _Hooks(library)
         self._first_run = state_dir / "first-run.json"
         self._has_snapshot = False
@@ -163,6 +171,7 @@ class Enforcer:
         due, news = self._over.look(above, now)
         for key in news:
             holding = above[key]
+            self._events["over_limit"] += 1
             logger.warning(
                 "container above its limit",
                 extra={
@@ -182,6 +191,7 @@ class Enforcer:
             return
         for pid in holding.pids:
             if end_process(pid, partial(in_container, init)):
+                self._events["ended"] += 1
                 logger.warning(
                     "process of a container above its limit ended",
                     extra={"allocation_id": holding.allocation_id, "host_pid": pid},
@@ -192,6 +202,7 @@ class Enforcer:
         keys = [(owner, key) for pid, owner in owners.items() if (key := _process_key(pid))]
         due, news = self._unhooked.look(self._hooks.without(keys, now), now)
         for allocation_id, (pid, _) in news:
+            self._events["unhooked"] += 1
             logger.warning(
                 "unhooked",
                 extra={
@@ -206,6 +217,7 @@ class Enforcer:
         for allocation_id, key in due:
             init = sight.inits.get(allocation_id)
             if init is not None and end_process(key[0], partial(_is_still, key, init)):
+                self._events["ended"] += 1
                 logger.warning(
                     "unhooked process ended",
                     extra={"allocation_id": allocation_id, "host_pid": key[0]},
@@ -217,6 +229,7 @@ class Enforcer:
         for key in news:
             kind = kind_of(key[0])
             if kind != "own":
+                self._events["foreign"] += 1
                 logger.warning(
                     "process without an allocation on a shared card",
                     extra={
@@ -229,6 +242,7 @@ class Enforcer:
         if self._policy.foreign == "kill" and self._has_snapshot and sight.complete:
             for key in due:
                 if end_process(key[0], partial(self._may_end, key)):
+                    self._events["ended"] += 1
                     logger.warning(
                         "process without an allocation ended",
                         extra={"host_pid": key[0], "card_uuid": cards[key]},

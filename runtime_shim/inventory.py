@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pynvml
 from vgpu.v1 import scheduler_cache_pb2 as pb
@@ -24,8 +24,17 @@ from runtime_shim.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # What newer or older drivers do not offer. Source: NVML API reference, nvmlReturn_t.
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+# The driver was unloaded or replaced under us.
+_GONE = (
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +53,18 @@ class CardFacts:
     gpu_instance: int = -1
     """Of a MIG instance; -1 for a whole GPU."""
     compute_instance: int = -1
+    health_reason: str = ""
+    """Why nothing may start on it, in words; empty when it is healthy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardLoad:
+    """How busy a card is, by whomever, in the eyes of the driver. None: it does not say."""
+
+    used_bytes: int | None
+    utilization_percent: int | None
+    busy_percent: Mapping[int, int] | None
+    """By host PID, over the driver's last sample; who is idle is not in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +85,9 @@ class Nvml(Protocol):
     def processes(self, uuid: str) -> list[CardProcess]:
         """Return the processes on a card. Raises InventoryError."""
 
+    def load(self, uuid: str) -> CardLoad:
+        """Return how busy a card has been since the last call. Raises InventoryError."""
+
 
 class Inventory:
     """The last known cards, and NVML behind one thread."""
@@ -73,15 +97,31 @@ class Inventory:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._cards: dict[str, CardFacts] = {}
         self._failure = ""
+        self.errors: dict[str, int] = {"": 0}
+        """How often NVML failed to answer for a card; under "" for all of them."""
+
+    @property
+    def failure(self) -> str:
+        """Why NVML did not list the cards the last time; empty when it did."""
+        return self._failure
 
     @property
     def cards(self) -> tuple[CardFacts, ...]:
         """The cards that NVML named last."""
         return tuple(self._cards.values())
 
+    @property
+    def healthy(self) -> tuple[CardFacts, ...]:
+        """Those of them on which something may start."""
+        return tuple(card for card in self._cards.values() if not card.health_reason)
+
     def find(self, uuids: Iterable[str]) -> list[CardFacts]:
-        """Return the cards of these UUIDs in order; KeyError for one that the node has not."""
-        return [self._cards[uuid] for uuid in uuids]
+        """Return the cards of these UUIDs in order; KeyError for one that cannot be used."""
+        found = [self._cards[uuid] for uuid in uuids]
+        for card in found:
+            if card.health_reason:
+                raise KeyError(card.uuid)
+        return found
 
     async def refresh(self) -> bool:
         """Ask NVML anew; return whether the cards have changed. A failure keeps the last ones."""
@@ -92,20 +132,32 @@ class Inventory:
             if news:
                 logger.warning("cards not readable", extra={"reason": str(error)})
             self._failure = str(error)
+            self.errors[""] += 1
             return news and bool(self._cards)
         cards = {card.uuid: card for card in found}
+        for uuid in cards:
+            self.errors.setdefault(uuid, 0)
         changed = cards != self._cards or bool(self._failure)
         self._failure = ""
         if cards != self._cards:
-            logger.info("cards changed", extra={"cards": sorted(cards)})
+            lost = sorted(card.uuid for card in found if card.health_reason)
+            logger.info("cards changed", extra={"cards": sorted(cards), "lost": lost})
         self._cards = cards
         return changed
 
     async def processes(self, uuid: str) -> list[CardProcess] | None:
         """Return the processes on a card; None when NVML does not say, which is not "nobody"."""
+        return await self._ask(uuid, partial(self._nvml.processes, uuid))
+
+    async def load(self, uuid: str) -> CardLoad | None:
+        """Return how busy a card has been since the last call; None when NVML does not say."""
+        return await self._ask(uuid, partial(self._nvml.load, uuid))
+
+    async def _ask(self, uuid: str, question: Callable[[], T]) -> T | None:
         try:
-            return await in_thread(partial(self._nvml.processes, uuid), self._executor)
+            return await in_thread(question, self._executor)
         except InventoryError:
+            self.errors[uuid] = self.errors.get(uuid, 0) + 1
             return None
 
     def messages(self, slots_per_card: int) -> list[pb.Card]:
@@ -117,8 +169,8 @@ class Inventory:
                 model=card.model,
                 memory_bytes=card.memory_bytes,
                 slots=slots_per_card,
-                healthy=not self._failure,
-                health_reason=self._failure,
+                healthy=not (self._failure or card.health_reason),
+                health_reason=self._failure or card.health_reason,
                 parent_uuid=card.parent_uuid,
                 numa_node=card.numa_node,
             )
@@ -137,6 +189,8 @@ class PyNvml:
         """`library`: a path, when the loader does not find libnvidia-ml.so.1 by itself."""
         self._library = library
         self._ready = False
+        self._at_index: dict[int, list[CardFacts]] = {}
+        self._sampled_us: dict[str, int] = {}
 
     def cards(self) -> list[CardFacts]:
         """Return every GPU, or its MIG instances where MIG is on."""
@@ -145,9 +199,12 @@ class PyNvml:
             cards: list[CardFacts] = []
             for index in range(pynvml.nvmlDeviceGetCount()):
                 try:
-                    cards += _cards_of(pynvml.nvmlDeviceGetHandleByIndex(index))
+                    found = list(_cards_of(pynvml.nvmlDeviceGetHandleByIndex(index)))
+                    self._at_index[index] = found
+                    cards += found
                 except pynvml.NVMLError_GpuIsLost:  # it costs itself, not its neighbours
-                    logger.warning("card lost", extra={"index": index})
+                    known = self._at_index.get(index, [])
+                    cards += [replace(each, health_reason="the driver lost it") for each in known]
             return cards
         except pynvml.NVMLError as error:
             raise self._failed("list its cards", error) from error
@@ -167,7 +224,38 @@ class PyNvml:
                     used[process.pid] = max(used.get(process.pid, 0), held)
             return [CardProcess(pid=pid, used_bytes=held) for pid, held in used.items()]
         except pynvml.NVMLError as error:
-            raise self._failed(f"list the processes of {uuid}", error) from error
+            raise self._card_failed(f"list the processes of {uuid}", error) from error
+
+    def load(self, uuid: str) -> CardLoad:
+        """Return memory and time of a card that is in use, as far as this driver says."""
+        self._start()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
+            rates = _optional(pynvml.nvmlDeviceGetUtilizationRates, handle, default=None)
+            return CardLoad(
+                used_bytes=None if memory is None else int(memory.used),
+                utilization_percent=None if rates is None else int(rates.gpu),
+                busy_percent=self._busy(handle, uuid),
+            )
+        except pynvml.NVMLError as error:
+            raise self._card_failed(f"say how busy {uuid} is", error) from error
+
+    def _busy(self, handle: Any, uuid: str) -> dict[int, int] | None:  # noqa: ANN401 - no types
+        since_us = self._sampled_us.get(uuid, 0)
+        query = partial(pynvml.nvmlDeviceGetProcessUtilization, timeStamp=since_us)
+        try:
+            samples = _optional(query, handle, default=None)
+        except pynvml.NVMLError_NotFound:  # nobody has been busy
+            return {}
+        if samples is None:
+            return None
+        percent: dict[int, list[int]] = {}
+        for sample in samples:
+            since_us = max(since_us, sample.timeStamp)
+            percent.setdefault(sample.pid, []).append(min(sample.smUtil, 100))
+        self._sampled_us[uuid] = since_us
+        return {pid: sum(each) // len(each) for pid, each in percent.items()}
 
     def _start(self) -> None:
         if self._ready:
@@ -180,6 +268,12 @@ class PyNvml:
         except (pynvml.NVMLError, OSError) as error:
             raise InventoryError(f"NVML is not available: {error}") from error
         self._ready = True
+
+    def _card_failed(self, what: str, error: pynvml.NVMLError) -> InventoryError:
+        """Return the error of one card; to begin anew for it would make the others wait."""
+        if error.value in _GONE:
+            return self._failed(what, error)
+        return InventoryError(f"NVML cannot {what}: {error}")
 
     def _failed(self, what: str, error: pynvml.NVMLError) -> InventoryError:
         # After a driver reload every call fails until NVML is initialised again.

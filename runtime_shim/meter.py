@@ -16,14 +16,18 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
 from runtime_shim.answers import Answer
-from runtime_shim.claims import Claims
+from runtime_shim.claims import Claims, Held
+from runtime_shim.counters import Counters
 from runtime_shim.enforcement import Enforcer, Holding, Sight
-from runtime_shim.inventory import CardProcess, Inventory
-from runtime_shim.processes import Init, cgroup_pids, pid_namespace
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
+from runtime_shim.processes import Init, boottime_ns, cgroup_pids, pid_namespace
+from runtime_shim.readings import CardReading, ContainerReading, Readings, Totals
 from runtime_shim.region import Region, Regions, Usage, read_usage, repair_usage
 from runtime_shim.threads import in_thread
 
@@ -44,6 +48,20 @@ class _Measured:
     region: Region
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What one tick has seen, for the readings."""
+
+    usages: Mapping[str, Usage]
+    """The last account of each container that has one, by allocation."""
+    held: Mapping[str, Sequence[CardProcess]]
+    """The processes on each card of which NVML said them."""
+    owners: Mapping[int, str]
+    running: Mapping[str, Answer]
+    elapsed_seconds: float
+    loads: Mapping[str, CardLoad | None] = field(default_factory=dict)
+
+
 class Meter:
     """Looks at every running container once per `tick`."""
 
@@ -53,8 +71,14 @@ class Meter:
         regions: Regions,
         inventory: Inventory,
         enforcer: Enforcer | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """`enforcer`: acts on what is seen; without it nobody does."""
+        self.readings = Readings()
+        """What the last tick saw, replaced as a whole."""
+        self._counters = counters or Counters()
+        self._totals: dict[str, Totals] = {}
+        self._ticked = time.monotonic()
         self._claims = claims
         self._regions = regions
         self._inventory = inventory
@@ -76,14 +100,16 @@ class Meter:
             if time.monotonic() - since < _EVENT_SECONDS
         }
         before = await in_thread(partial(self._read_all, measured))
-        cards = {part.card_uuid for each in measured for part in each.region.allocation.slices}
+        shared = {part.card_uuid for each in measured for part in each.region.allocation.slices}
+        whole = {part.card_uuid for answer, _ in running for part in answer.allocation.slices}
         held = {
             uuid: found
-            for uuid in sorted(cards)
+            for uuid in sorted(shared | whole)
             if (found := await self._inventory.processes(uuid)) is not None
         }
         owners = await in_thread(partial(_owners, running, _pids(held)))
-        holdings = await in_thread(partial(self._publish, measured, before, held, owners))
+        after = await in_thread(partial(self._read_all, measured))
+        holdings = await in_thread(partial(self._publish, measured, (before, after), held, owners))
         if self._enforcer is not None:
             await self._enforcer.look(
                 Sight(
@@ -92,12 +118,94 @@ class Meter:
                     strangers={
                         process.pid: uuid
                         for uuid, found in held.items()
+                        if uuid in shared
                         for process in found
                         if process.pid not in owners
                     },
                     complete=all(init is not None for _, init in running),
                 )
             )
+        now = time.monotonic()
+        elapsed_seconds, self._ticked = now - self._ticked, now
+        await self._take_readings(
+            _Look(
+                usages={
+                    each.answer.allocation_id: usage
+                    for each, usage in zip(measured, after, strict=True)
+                },
+                held=held,
+                owners=owners,
+                running={answer.allocation_id: answer for answer, _ in running},
+                elapsed_seconds=elapsed_seconds,
+                loads={
+                    card.uuid: await self._inventory.load(card.uuid)
+                    for card in self._inventory.healthy
+                },
+            )
+        )
+
+    async def _take_readings(self, look: _Look) -> None:
+        everything = self._claims.held()
+        self._totals = {key: self._totals[key] for key in look.running if key in self._totals}
+        self.readings = Readings(
+            unix_seconds=time.time(),
+            containers=tuple(
+                reading
+                for each in everything
+                if each.running or each.awaited
+                for reading in self._container_readings(each, look)
+            ),
+            cards=tuple(
+                _card_reading(card, everything, look.loads.get(card.uuid), self._inventory.failure)
+                for card in self._inventory.cards
+            ),
+        )
+
+    def _container_readings(self, each: Held, look: _Look) -> list[ContainerReading]:
+        allocation, parts = each.allocation, each.allocation.slices
+        allocation_id = allocation.allocation_id
+        usage = look.usages.get(allocation_id)
+        if usage is not None and len(usage.devices) != len(parts):
+            usage = None
+        totals = self._totals.get(allocation_id)
+        elapsed_seconds = look.elapsed_seconds
+        if totals is None or len(totals.busy_ns) != len(parts):
+            totals = Totals.of(len(parts))
+            if allocation_id in look.running:
+                self._totals[allocation_id] = totals
+                verdict_ns = look.running[allocation_id].verdict_boottime_ns
+                elapsed_seconds = max(0.0, (boottime_ns() - verdict_ns) / 1e9)
+        growth = totals.growth(usage.slots if usage is not None else {}, elapsed_seconds)
+        region = self._regions.get(allocation_id)
+        readings = []
+        for index, part in enumerate(parts):
+            nvml_bytes = _nvml_bytes(part.card_uuid, allocation_id, look)
+            busy_ns = _seen_busy_ns(part.card_uuid, allocation_id, look)
+            if busy_ns is None:  # NVML does not say: a MIG instance
+                busy_ns = growth[index].busy_ns
+            totals.busy_ns[index] += busy_ns
+            totals.refused[index] += growth[index].refused
+            account = usage.devices[index].used_bytes if usage is not None else None
+            beyond = region.overhead_bytes(index) if region is not None else 0
+            readings.append(
+                ContainerReading(
+                    allocation_id=allocation_id,
+                    container_id=each.container_id,
+                    namespace=allocation.pod.namespace,
+                    pod=allocation.pod.name,
+                    container=allocation.pod.container_name,
+                    card_uuid=part.card_uuid,
+                    limit_bytes=part.memory_bytes,
+                    used_bytes=nvml_bytes or 0 if account is None else account + beyond,
+                    nvml_bytes=nvml_bytes,
+                    cores_percent=part.cores_percent,
+                    busy_seconds=totals.busy_ns[index] / 1e9,
+                    busy_percent=_percent(busy_ns, look.elapsed_seconds),
+                    refused=totals.refused[index],
+                    running=each.running,
+                )
+            )
+        return readings
 
     def _read_all(self, measured: Sequence[_Measured]) -> list[Usage]:
         return [self._read(each.region) for each in measured]
@@ -118,14 +226,14 @@ class Meter:
     def _publish(
         self,
         measured: Sequence[_Measured],
-        before: Sequence[Usage],
+        accounts: tuple[Sequence[Usage], Sequence[Usage]],
         held: dict[str, list[CardProcess]],
         owners: dict[int, str],
     ) -> list[Holding]:
-        after = self._read_all(measured)
+        """`accounts`: before and after NVML was asked."""
         holdings: list[Holding] = []
         windows: dict[tuple[str, str], deque[int]] = {}
-        for each, *usages in zip(measured, before, after, strict=True):
+        for each, *usages in zip(measured, *accounts, strict=True):
             allocation_id = each.answer.allocation_id
             for index, part in enumerate(each.region.allocation.slices):
                 key = (allocation_id, part.card_uuid)
@@ -156,6 +264,7 @@ class Meter:
         allocation_id = region.allocation.allocation_id
         if allocation_id not in self._reported:
             self._reported[allocation_id] = time.monotonic()
+            self._counters.events["damaged_usage"] += 1
             logger.warning(
                 "usage file damaged", extra={"allocation_id": allocation_id, "reason": reason}
             )
@@ -163,6 +272,51 @@ class Meter:
 
 def _used(usage: Usage, index: int) -> int:
     return usage.devices[index].used_bytes if usage.devices else 0
+
+
+def _nvml_bytes(card_uuid: str, allocation_id: str, look: _Look) -> int | None:
+    processes = look.held.get(card_uuid)
+    if processes is None:
+        return None
+    return sum(each.used_bytes for each in processes if look.owners.get(each.pid) == allocation_id)
+
+
+def _seen_busy_ns(card_uuid: str, allocation_id: str, look: _Look) -> int | None:
+    load = look.loads.get(card_uuid)
+    if load is None or load.busy_percent is None:
+        return None
+    percent = sum(
+        percent
+        for pid, percent in load.busy_percent.items()
+        if look.owners.get(pid) == allocation_id
+    )
+    return int(min(100, percent) * look.elapsed_seconds * 1e7)
+
+
+def _percent(busy_ns: int, elapsed_seconds: float) -> float:
+    return round(min(100.0, busy_ns / 1e7 / elapsed_seconds), 1) if elapsed_seconds > 0 else 0.0
+
+
+def _card_reading(
+    card: CardFacts, everything: Sequence[Held], load: CardLoad | None, failure: str
+) -> CardReading:
+    promised: list[pb.Slice] = [
+        part
+        for each in everything
+        for part in each.allocation.slices
+        if part.card_uuid == card.uuid
+    ]
+    return CardReading(
+        card_uuid=card.uuid,
+        model=card.model,
+        health_reason=failure or card.health_reason,
+        memory_bytes=card.memory_bytes,
+        used_bytes=load.used_bytes if load is not None else None,
+        utilization_percent=load.utilization_percent if load is not None else None,
+        slices=len(promised),
+        slices_memory_bytes=sum(part.memory_bytes for part in promised),
+        slices_cores_percent=sum(part.reserved_percent for part in promised),
+    )
 
 
 def _pids(held: Mapping[str, Sequence[CardProcess]]) -> set[int]:

@@ -17,10 +17,10 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
@@ -64,12 +64,21 @@ class DeviceUsage:
     processes: int
 
 
+class SlotCounters(NamedTuple):
+    """What one process says of itself on one card; a display, and only where it grows."""
+
+    busy_ns: int
+    refused: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """What a usage file says, clamped."""
 
     devices: tuple[DeviceUsage, ...]
     """In the order of the allocation's slices."""
+    slots: Mapping[tuple[int, int], tuple[SlotCounters, ...]] = field(default_factory=dict)
+    """Each used slot, by its index and its owner's generation, in the order of the slices."""
     damage: str = ""
     """Why not everything in the file can be true; empty when it can."""
     slots_high: int = 0
@@ -118,6 +127,11 @@ class Region:
                 if device.overhead_bytes != overhead_bytes:
                     with _rewriting(self._limits):
                         device.overhead_bytes = overhead_bytes
+
+    def overhead_bytes(self, index: int) -> int:
+        """Return what was published last as seen on the index-th card beyond the account."""
+        with self._lock:
+            return int(self._limits.dev[index].overhead_bytes) if self._limits is not None else 0
 
     def set_context(self, sizes_bytes: Sequence[int]) -> None:
         """Publish what one context costs on each card, in the order of the slices."""
@@ -421,7 +435,8 @@ def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
     processes = [0] * len(limits)
     damage = ""
     table: Any = ffi.from_buffer("struct vgpu_usage_slot[]", slots)
-    for slot in table:
+    counters: dict[tuple[int, int], tuple[SlotCounters, ...]] = {}
+    for number, slot in enumerate(table):
         if slot.state == constants.VGPU_SLOT_FREE:
             continue
         if slot.state > constants.VGPU_SLOT_LIVE:
@@ -433,6 +448,10 @@ def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
                 damage = f"a process claims {held} bytes of card {index}"
             used[index] += min(held, limit)
             processes[index] += held > 0
+        counters[number, slot.gen] = tuple(
+            SlotCounters(slot.dev[index].busy_ns, slot.dev[index].refused)
+            for index in range(len(limits))
+        )
     for index, limit in enumerate(limits):
         if used[index] > limit and not damage:
             damage = f"processes claim {used[index]} bytes of card {index}"
@@ -441,6 +460,7 @@ def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
             DeviceUsage(used_bytes=min(total, limit), processes=count)
             for total, limit, count in zip(used, limits, processes, strict=True)
         ),
+        slots=counters,
         damage=damage,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.calibration import Calibration
-from runtime_shim.inventory import CardFacts, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.testbed import BUILD
 
@@ -42,6 +42,9 @@ class Simulated:
             CardProcess(pid=process.pid, used_bytes=process.memory_bytes[card])
             for process in self._gpu.processes()
         ]
+
+    def load(self, uuid: str) -> CardLoad:
+        return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
 
 
 @pytest.fixture

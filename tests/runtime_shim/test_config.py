@@ -62,6 +62,8 @@ def test_what_is_printed_gives_the_same_configuration_again(tmp_path: Path) -> N
         ('[policy]\nforeign = "kill"\nunmanaged = "allow"', "policy.foreign = kill would end"),
         ('[policy]\nunmanaged = "maybe"', "policy.unmanaged must be one of void, allow"),
         ('[policy]\ndriver_capabilities = ["all"]', "policy.driver_capabilities must name"),
+        ('[metrics]\nlisten = "9482"', "metrics.listen must be ADDRESS:PORT"),
+        ('[metrics]\nlisten = "127.0.0.1:http"', "metrics.listen must be ADDRESS:PORT"),
         ("[cache]\ntry_seconds = 9", "try_seconds <= total_seconds"),
         ("[driver]\ncdi_dirs = 1", "driver.cdi_dirs must be a list"),
         ('mode = "kubernetes"', "not part of this version"),
@@ -72,6 +74,15 @@ def test_what_is_printed_gives_the_same_configuration_again(tmp_path: Path) -> N
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("listen", "host"), [("127.0.0.1:9482", "127.0.0.1"), ("[::1]:9482", "::1"), ("h:9482", "h")]
+)
+def test_the_address_of_metrics_has_two_parts(tmp_path: Path, listen: str, host: str) -> None:
+    config = load(tmp_path, f'[metrics]\nlisten = "{listen}"')
+
+    assert config.metrics.host_port() == (host, 9482)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

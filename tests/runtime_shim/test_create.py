@@ -19,6 +19,7 @@ from runtime_shim.answers import RELEASED, RUNNING, STOPPED, AnswerStore
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.config import Config, Driver, GpuRuntime, Paths, Policy
+from runtime_shim.counters import Counters
 from runtime_shim.create import Creator
 from runtime_shim.errors import (
     CacheFailedError,
@@ -27,7 +28,7 @@ from runtime_shim.errors import (
     RefusedError,
 )
 from runtime_shim.host import Host
-from runtime_shim.inventory import CardFacts, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
 from runtime_shim.region import Regions
 from runtime_shim.spec import Spec, environment
 from runtime_shim.verdict import Launch, Verdict
@@ -57,6 +58,9 @@ class Cards:
 
     def processes(self, uuid: str) -> list[CardProcess]:
         return []
+
+    def load(self, uuid: str) -> CardLoad:
+        return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
 
 
 class Cache:
@@ -110,6 +114,7 @@ class Node:
         for name, minor in (("nvidia0", 0), ("nvidia1", 1), ("nvidiactl", 255)):
             os.mknod(nodes / name, 0o20666, os.makedev(195, minor))
         self.cache = Cache()
+        self.counters = Counters()
         self.store = AnswerStore(folder / "state" / "answers")
         self.regions = Regions(folder / "run" / "containers")
         self.inventory = Inventory(Cards())
@@ -123,6 +128,7 @@ class Node:
             inventory=self.inventory,
             calibration=Calibration(folder / "contexts.json", folder / "none", (), self.inventory),
             host=Host(self.config.driver),
+            counters=self.counters,
         )
 
     async def start(self) -> None:
@@ -728,3 +734,48 @@ async def test_an_etc_that_takes_no_mount_is_refused_or_gets_the_variable(
     assert environment(bundle.spec())["LD_PRELOAD"] == "/dev/vgpu/libvgpu.so"
     assert bundle.mount("/etc/ld.so.preload") is None
     await weak.stop()
+
+
+def _unknown_variable(spec: Spec) -> None:
+    spec["process"]["env"].append("VGPU_MEM=1Gi")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "given", "reason"),
+    [
+        (_unknown_variable, None, "request"),
+        (_privileged, None, "policy"),
+        (None, RefusedError("no", "r"), "cache"),
+        (None, NoRoomError("no room", "r"), "no_room"),
+        (None, UNREACHABLE, "cache_unreachable"),
+        (None, ValueError("a bug"), "failure"),
+    ],
+)
+async def test_a_refusal_is_counted_by_its_reason(
+    node: Node,
+    bundle: Bundle,
+    spoil: Callable[[Spec], None] | None,
+    given: Exception | None,
+    reason: str,
+) -> None:
+    if spoil is not None:
+        spec = bundle.spec()
+        spoil(spec)
+        bundle.write(spec)
+    if given is not None:
+        node.cache.give = given
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "refuse"
+    counted = {name: count for name, count in node.counters.refusals.items() if count}
+    assert counted == {reason: 1}
+    assert node.counters.verdicts["refuse"] == 1
+    assert sum(node.counters.latency_counts) == 1
+
+
+async def test_a_slice_is_counted(node: Node, bundle: Bundle) -> None:
+    await create(node, bundle)
+
+    assert node.counters.verdicts["low-level"] == 1
+    assert sum(node.counters.refusals.values()) == 0

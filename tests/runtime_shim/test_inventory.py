@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.errors import InventoryError
-from runtime_shim.inventory import CardFacts, CardProcess, Inventory, PyNvml
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, PyNvml
 from tests.fakes.gpu import H100, Card, SimulatedGpu
 from tests.fakes.gpu.tenant import Tenant
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
@@ -50,6 +51,9 @@ class Nvml:
         if isinstance(self.found, InventoryError):
             raise self.found
         return [CardProcess(pid=1, used_bytes=2)]
+
+    def load(self, uuid: str) -> CardLoad:
+        return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
 
 
 @pytest.fixture
@@ -109,10 +113,18 @@ async def test_a_failure_keeps_the_cards_and_calls_them_unhealthy(
     assert inventory.messages(7)[0].healthy
 
 
+def refused(call: Callable[[], object]) -> None:
+    """Call what must fail."""
+    with pytest.raises(InventoryError):
+        call()
+
+
 def nvml_of(gpu: SimulatedGpu, expression: str) -> Any:  # noqa: ANN401 - any JSON
     """Return what an expression over `nvml` is in a process that sees these cards."""
     script = (
-        "import dataclasses, json; from runtime_shim.inventory import PyNvml; "
+        "import dataclasses, json, pathlib; from runtime_shim.inventory import PyNvml; "
+        "from tests.fakes.gpu import SimulatedGpu; "
+        "from tests.runtime_shim.test_inventory import refused; "
         f"nvml = PyNvml({str(NVML)!r}); "
         f"print(json.dumps([dataclasses.asdict(each) for each in {expression}]))"
     )
@@ -160,3 +172,65 @@ def test_nvml_names_the_processes_of_a_card(tmp_path: Path) -> None:
 def test_an_absent_library_is_an_inventory_error() -> None:
     with pytest.raises(InventoryError, match=r"NVML is not available: .*absent\.so"):
         PyNvml("/absent.so").cards()
+
+
+async def test_a_failure_is_counted_for_its_card(nvml: Nvml, inventory: Inventory) -> None:
+    nvml.found = [card(CARD), card(OTHER_CARD)]
+    await inventory.refresh()
+    assert inventory.errors == {"": 0, CARD: 0, OTHER_CARD: 0}
+
+    nvml.found = InventoryError("NVML cannot")
+    await inventory.processes(CARD)
+    await inventory.refresh()
+
+    assert inventory.errors == {"": 1, CARD: 1, OTHER_CARD: 0}
+
+
+async def test_a_card_that_is_not_healthy_is_given_to_nobody(
+    nvml: Nvml, inventory: Inventory
+) -> None:
+    nvml.found = [card(CARD), dataclasses.replace(card(OTHER_CARD), health_reason="lost")]
+
+    await inventory.refresh()
+
+    assert [each.uuid for each in inventory.healthy] == [CARD]
+    assert [each.healthy for each in inventory.messages(1)] == [True, False]
+    assert inventory.messages(1)[1].health_reason == "lost"
+    with pytest.raises(KeyError, match=OTHER_CARD):
+        inventory.find([CARD, OTHER_CARD])
+
+
+def test_a_lost_card_is_known_and_costs_its_neighbour_nothing(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card()])
+    lose = f"SimulatedGpu(pathlib.Path({str(gpu.directory)!r})).set_lost(0)"
+
+    found = nvml_of(gpu, f"[nvml.cards(), {lose}, nvml.cards(), nvml.load({gpu.uuid(1)!r})][2]")
+
+    assert [each["uuid"] for each in found] == [gpu.uuid(0), gpu.uuid(1)]
+    assert [each["health_reason"] for each in found] == ["the driver lost it", ""]
+
+
+def test_nvml_says_who_keeps_a_card_busy(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", context_bytes=1 << 20)
+    gpu.set_utilisation(40)
+    with Tenant(gpu) as tenant:
+        tenant.do("start")
+        tenant.do("allocate", GIB)
+
+        (found,) = nvml_of(gpu, f"[nvml.load({gpu.uuid()!r})]")
+
+        assert found["used_bytes"] >= GIB
+        assert found["utilization_percent"] == 40
+        assert found["busy_percent"] == {}
+
+
+def test_a_card_that_fails_does_not_begin_nvml_anew(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card()])
+    gpu.inject("nvmlInitWithFlags")
+    gpu.inject("nvmlDeviceGetComputeRunningProcesses_v3", 999, times=3)
+    failing = f"[refused(lambda: nvml.processes({gpu.uuid()!r})) for _ in range(3)]"
+
+    found = nvml_of(gpu, f"[{failing}, nvml.cards()][1]")
+
+    assert len(found) == 2
+    assert gpu.calls("nvmlInitWithFlags") == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.abi import LIMITS_BYTES, ffi
 from runtime_shim.answers import Answer, AnswerStore
@@ -17,7 +18,7 @@ from runtime_shim.claims import Claims
 from runtime_shim.config import Policy
 from runtime_shim.enforcement import Enforcer, Sight
 from runtime_shim.errors import InventoryError
-from runtime_shim.inventory import CardFacts, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
 from runtime_shim.meter import Meter
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import GIB, allocation, answer
@@ -33,14 +34,21 @@ class Cache:
 class Nvml:
     def __init__(self) -> None:
         self.held: list[CardProcess] | InventoryError = []
+        self.loads: CardLoad | InventoryError = InventoryError("NVML does not say")
+        self.found: list[CardFacts] = []
 
     def cards(self) -> list[CardFacts]:
-        return []
+        return self.found
 
     def processes(self, uuid: str) -> list[CardProcess]:
         if isinstance(self.held, InventoryError):
             raise self.held
         return self.held
+
+    def load(self, uuid: str) -> CardLoad:
+        if isinstance(self.loads, InventoryError):
+            raise self.loads
+        return self.loads
 
 
 class Node:
@@ -272,3 +280,89 @@ async def test_what_libvgpu_writes_when_it_finds_a_forgery_is_one_event(
         "the number of used slots was forged"
     ]
     assert region.slots_seen == 1024
+
+
+def load(**busy_percent: int) -> CardLoad:
+    busy = {int(pid[1:]): percent for pid, percent in busy_percent.items()}
+    return CardLoad(used_bytes=5 * GIB, utilization_percent=60, busy_percent=busy)
+
+
+async def start_with_card(node: Node) -> Region:
+    region = await node.start()
+    node.nvml.found = [
+        CardFacts(
+            uuid=node.answer.allocation.slices[0].card_uuid,
+            kind=pb.CARD_KIND_GPU,
+            model="m",
+            memory_bytes=8 * GIB,
+            minor=0,
+            pci_bus_id="",
+        )
+    ]
+    await node.inventory.refresh()
+    return region
+
+
+async def test_readings_have_a_container_from_its_first_moment(node: Node) -> None:
+    await start_with_card(node)
+
+    await node.meter.tick()
+
+    (container,) = node.meter.readings.containers
+    assert container.allocation_id == node.answer.allocation_id
+    assert (container.limit_bytes, container.used_bytes, container.nvml_bytes) == (2 * GIB, 0, 0)
+    assert (container.busy_seconds, container.refused, container.cores_percent) == (0, 0, 25)
+    (card,) = node.meter.readings.cards
+    assert (card.slices, card.slices_memory_bytes, card.slices_cores_percent) == (1, 2 * GIB, 25)
+    assert (card.used_bytes, card.utilization_percent) == (None, None)
+    assert node.inventory.errors[card.card_uuid] == 1
+
+
+async def test_readings_say_what_nvml_sees(node: Node, init: Process) -> None:
+    region = await start_with_card(node)
+    write_slot(region.usage_path, 0, GIB)
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB + 500)]
+    node.nvml.loads = load(**{f"p{init.pid}": 40, f"p{os.getpid()}": 20})
+
+    await ticks(node)
+
+    (container,) = node.meter.readings.containers
+    assert (container.used_bytes, container.nvml_bytes) == (GIB + 500, GIB + 500)
+    assert container.busy_percent == pytest.approx(40, abs=0.1)
+    assert 0 < container.busy_seconds < 60
+    (card,) = node.meter.readings.cards
+    assert (card.used_bytes, card.utilization_percent) == (5 * GIB, 60)
+
+
+async def test_readings_believe_no_impossible_count(node: Node) -> None:
+    region = await start_with_card(node)
+    write_slot(region.usage_path, 0, 0)
+    await ticks(node, 1)
+    with region.usage_path.open("r+b") as file:
+        for name in ("busy_ns", "refused"):
+            place = ffi.offsetof("struct vgpu_usage", "slot") + ffi.offsetof(
+                "struct vgpu_usage_slot", "dev"
+            )
+            file.seek(place + ffi.offsetof("struct vgpu_usage_device", name))
+            file.write(b"\xff" * 8)
+
+    await ticks(node, 1)
+
+    (container,) = node.meter.readings.containers
+    assert container.busy_percent <= 100
+    assert container.busy_seconds < 60
+    assert container.refused < 60_000_000
+
+
+async def test_readings_forget_a_container_that_ended(node: Node, init: Process) -> None:
+    await start_with_card(node)
+    await ticks(node, 1)
+    init.end()
+    (node.folder / "cgroup" / "cgroup.procs").write_text("")
+    await node.claims.look()
+
+    await ticks(node, 1)
+
+    assert node.meter.readings.containers == ()
+    (card,) = node.meter.readings.cards
+    assert card.slices == 1, "a stopped container holds its slice"
