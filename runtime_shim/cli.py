@@ -19,6 +19,7 @@ from runtime_shim.abi import constants
 from runtime_shim.answers import Answer, read_answers
 from runtime_shim.config import DEFAULT_PATH, Config, load_config
 from runtime_shim.configure.command import configure
+from runtime_shim.doctor.command import doctor
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.inventory import CardFacts, PyNvml
 from runtime_shim.region import read_overhead, read_usage
@@ -59,6 +60,7 @@ def main(context: click.Context, config_path: Path) -> None:
 
 
 main.add_command(configure)
+main.add_command(doctor)
 main.add_command(status)
 
 

@@ -14,11 +14,9 @@ import click
 
 from runtime_shim.configure.editor import RUNTIME_NAME, EditError, Traces, about
 from runtime_shim.configure.engines import APPLY, EDITORS, ENGINES, Target
+from runtime_shim.configure.launcher import find_launcher, launcher_places
 from runtime_shim.configure.record import DEFAULT_RECORD, Change, Record, digest
 from runtime_shim.configure.text_file import read_text, remove_file, write_text
-
-LAUNCHER_NAME = "vgpu-container-runtime"
-_LAUNCHER_FOLDERS = ("/usr/bin", "/usr/local/bin")
 
 
 @click.command()
@@ -250,16 +248,14 @@ def state_of(change: Change) -> str:
 
 
 def _launcher(given: Path | None) -> Path:
-    places = [Path(sys.argv[0]).resolve().parent, *map(Path, _LAUNCHER_FOLDERS)]
-    candidates = [given.absolute()] if given else [place / LAUNCHER_NAME for place in places]
-    for path in candidates:
-        if os.access(path, os.X_OK) and path.is_file():
-            return path
-    looked = ", ".join(dict.fromkeys(map(str, candidates)))
-    raise EditError(
-        f"there is no program at {looked}; an engine that names one which is missing "
-        "starts nothing: install vgpu-runtime first, or give --runtime"
-    )
+    found = find_launcher(given)
+    if found is None:
+        looked = ", ".join(map(str, launcher_places(given)))
+        raise EditError(
+            f"there is no program at {looked}; an engine that names one which is missing "
+            "starts nothing: install vgpu-runtime first, or give --runtime"
+        )
+    return found
 
 
 def _words(error: Exception) -> str:
