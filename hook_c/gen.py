@@ -380,24 +380,34 @@ HOOKED = {
         "graph_node_set_begin(&call, {instance}, {parameters})", "graph_kernel_end(&call, status)"
     ),
     "graph.destroy": Kind(end="graph_destroy_end(status, {instance})"),
+    "graph.upload": Kind(
+        "graph_upload_begin(&call, {instance}, {stream}, {thread})",
+        "graph_launch_end(&call, status)",
+    ),
     "graph.launch": Kind(
         "graph_launch_begin(&call, {instance}, {stream}, {thread})",
         "graph_launch_end(&call, status)",
     ),
     "launch": Kind(
-        "launch_begin(&call, {function}, {stream}, {thread})",
-        "local_end(&call, status)",
-        "launch_is_known({function})",
+        "launch_begin(&call, {function}, LAUNCH_SHAPE({gx}, {gy}, {gz}, {bx}, {by}, {bz}), "
+        "{stream}, {thread})",
+        "launch_end(&call, status)",
+        "launch_is_free() && launch_is_known({function})",
     ),
     "launch.default": Kind(
-        "launch_begin(&call, {function}, NULL, {thread})",
-        "local_end(&call, status)",
-        "launch_is_known({function})",
+        "launch_begin(&call, {function}, NULL, NULL, {thread})",
+        "launch_end(&call, status)",
+        "launch_is_free() && launch_is_known({function})",
+    ),
+    "launch.stream": Kind(
+        "launch_begin(&call, {function}, NULL, {stream}, {thread})",
+        "launch_end(&call, status)",
+        "launch_is_free() && launch_is_known({function})",
     ),
     "launch.config": Kind(
         "launch_config_begin(&call, {config}, {function}, {thread})",
-        "local_end(&call, status)",
-        "launch_is_known({function})",
+        "launch_end(&call, status)",
+        "launch_is_free() && launch_is_known({function})",
     ),
     "launch.many": Kind("launch_many_begin(&call, {list}, {count})"),
     "module.unload": Kind(end="local_unload_end(status)"),
@@ -405,7 +415,12 @@ HOOKED = {
         "context_limit_begin(&call, {limit}, {bytes})",
         "context_limit_end(&call, status, {limit}, {bytes})",
     ),
-    "sync": Kind(end="pools_end(status)"),
+    "sync": Kind("sync_begin(&call)", "sync_end(&call, status)"),
+    "sync.context": Kind("sync_begin(&call)", "context_sync_end(&call, status)"),
+    "sync.stream": Kind("sync_begin(&call)", "stream_sync_end(&call, status, {stream}, {thread})"),
+    "stream.destroy": Kind("stream_destroy_begin({stream})"),
+    "capture.begin": Kind(end="capture_begin_end(status)"),
+    "capture.end": Kind(end="capture_end_end(status)"),
     "alloc.array": Kind(
         "array_begin(&call, {out}, {descriptor}, {number})",
         "array_end(&call, status, HOOK_VALUE(status, {out}))",
@@ -546,7 +561,7 @@ def stub(symbol: Symbol, api: Api) -> str:
 def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
     """Return hooks.gen.c: a stub a symbol, and the table of them all."""
     lines = [BANNER.format(what="The hooks, and the table of names.")]
-    lines.append('#include "hook_local.h"\n')
+    lines.append('#include "hook_launch.h"\n#include "hook_local.h"\n')
     lines.append('#define EXPORT __attribute__((visibility("default")))')
     lines.append("#define NOINLINE __attribute__((noinline))\n")
     lines += [stub(symbol, api[symbol.base]) for symbol in symbols if is_hooked(symbol, api)]

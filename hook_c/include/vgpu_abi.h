@@ -16,7 +16,7 @@
 
 /* abi: begin */
 #define VGPU_ABI_MAJOR 1
-#define VGPU_ABI_MINOR 0
+#define VGPU_ABI_MINOR 1
 #define VGPU_LIMITS_MAGIC 0x4c504756
 #define VGPU_USAGE_MAGIC 0x55504756
 #define VGPU_MAX_DEVICES 16
@@ -78,18 +78,23 @@ struct vgpu_limits {
 	uint32_t seq;          /* odd while the agent writes; readers are bounded */
 	uint32_t ndev;         /* 1..VGPU_MAX_DEVICES */
 	uint8_t allocation_uuid[16];
-	uint8_t pad[80];
+	uint64_t arbiter_ns; /* minor 1: CLOCK_MONOTONIC at the slot arbiter's last sign of life */
+	uint8_t pad[72];
 	struct vgpu_limits_device dev[16];
 };
 
 /* The tenant's answers to the arbiter, one line a card. */
 struct vgpu_usage_turn {
-	uint32_t want; /* futex word */
+	uint32_t want; /* futex word; grows while a thread is kept from launching */
 	uint32_t insync;
 	uint32_t drained;
 	uint32_t pad0;
 	uint64_t vq_end_ns;
-	uint8_t pad1[104];
+	/* minor 1: time of the card that all processes share; throttle.h */
+	int64_t balance_ns;   /* may still be used; negative: owed */
+	uint64_t refilled_ns; /* CLOCK_MONOTONIC of the last refill */
+	uint64_t stretch;     /* the last stretch of busy time that was charged */
+	uint8_t pad1[80];
 };
 
 /* What one process holds on one card. */
@@ -100,7 +105,9 @@ struct vgpu_usage_device {
 	uint64_t launches;
 	uint64_t refused;
 	uint64_t asked_bytes; /* of calls that are being decided; not held */
-	uint8_t pad[16];
+	/* minor 1 */
+	uint64_t pending_ns;   /* predicted work that was launched and is not charged yet */
+	uint64_t queue_end_ns; /* predicted; lowest bit: a thread waits for the card */
 };
 
 /* One process. Written by that process alone; cleared by whoever finds it dead. */

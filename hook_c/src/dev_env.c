@@ -84,12 +84,15 @@ bool dev_env_limits(struct limits *limits, struct reason *reason)
 		const char *value = variable_of(MEMORY_LIMIT, card, name);
 
 		limits->card[card].memory_bytes = LIMITS_NONE;
+		limits->card[card].cores_percent = 100;
 		if (value != NULL && parse_bytes(value, &limits->card[card].memory_bytes) != 0)
 			return refuse(reason, "%s=%s is not a number of bytes", name, value);
 		value = variable_of(SM_LIMIT, card, name);
 		if (value != NULL && parse_percent(value, &percent) != 0)
 			return refuse(reason, "%s=%s is not a percentage from 1 to 100", name,
 				      value);
+		if (value != NULL)
+			limits->card[card].cores_percent = percent;
 	}
 	return true;
 }

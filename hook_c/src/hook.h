@@ -22,6 +22,8 @@ struct hook_call {
 	uint64_t held;
 	struct tenant *graph_tenant; /* hook_graph.c */
 	struct table_entry graph;
+	struct launch_card *gate; /* hook_launch.c */
+	bool is_marked;
 };
 
 /* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */
@@ -118,12 +120,24 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
 
 /* hook_local.c */
-int launch_begin(struct hook_call *call, void *function, void *stream, bool is_thread);
+int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
+		 void *stream, bool is_thread);
+int launch_end(struct hook_call *call, int status);
 int launch_config_begin(struct hook_call *call, const void *config, void *function, bool is_thread);
 int launch_many_begin(struct hook_call *call, const void *list, unsigned int count);
 int context_limit_begin(struct hook_call *call, int limit, uint64_t bytes);
 int context_limit_end(struct hook_call *call, int status, int limit, uint64_t bytes);
 int local_unload_end(int status);
+
+/* hook_launch.c */
+#define LAUNCH_SHAPE(gx, gy, gz, bx, by, bz) ((const uint32_t[6]){gx, gy, gz, bx, by, bz})
+int sync_begin(struct hook_call *call);
+int sync_end(struct hook_call *call, int status);
+int context_sync_end(struct hook_call *call, int status);
+int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_thread);
+int stream_destroy_begin(void *stream);
+int capture_begin_end(int status);
+int capture_end_end(int status);
 
 /* hook_graph.c */
 int graph_instantiate_begin(struct hook_call *call, const void *out, void *graph);
@@ -134,6 +148,7 @@ int graph_kernel_begin(struct hook_call *call, void *instance, const void *param
 int graph_node_set_begin(struct hook_call *call, void *instance, const void *parameters);
 int graph_kernel_end(struct hook_call *call, int status);
 int graph_destroy_end(int status, void *instance);
+int graph_upload_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);
 int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);
 int graph_launch_end(struct hook_call *call, int status);
 

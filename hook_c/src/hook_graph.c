@@ -5,6 +5,8 @@
  * driver takes it at the first one and a trim between launches gives it back. */
 #include "hook_local.h"
 
+#include "hook_launch.h"
+
 #include "sys.h"
 
 #include <string.h>
@@ -265,13 +267,14 @@ int graph_destroy_end(int status, void *instance)
 	return pools_end(status);
 }
 
-int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread)
+int graph_upload_begin(struct hook_call *call, void *instance, void *stream, bool is_thread)
 {
 	struct tenant *tenant = tenant_joined();
 	int captured = 0;
 
 	call->tenant = NULL;
 	call->graph_tenant = NULL;
+	call->gate = NULL;
 	if (tenant == NULL || instance == NULL ||
 	    !table_refer(&tenant->table, TABLE_GRAPH, (uint64_t)(uintptr_t)instance, 0,
 			 &call->graph))
@@ -296,11 +299,24 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 	return status;
 }
 
+int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread)
+{
+	struct tenant *tenant = tenant_joined();
+	int status = graph_upload_begin(call, instance, stream, is_thread);
+
+	if (stream == NULL && is_thread)
+		stream = (void *)STREAM_PER_THREAD;
+	if (status == CUDA_SUCCESS && tenant != NULL && instance != NULL && !launch_is_free())
+		gate_begin(call, tenant, launch_key(instance, NULL), stream);
+	return status;
+}
+
 int graph_launch_end(struct hook_call *call, int status)
 {
 	struct tenant *tenant = call->graph_tenant;
 	struct table_entry entry;
 
+	gate_end(call);
 	if (tenant == NULL)
 		return pools_end(status);
 	graph_memory_settle(tenant, call);

@@ -6,6 +6,8 @@
  * the launch. Measured on an H100 with drivers of CUDA 13.0, exact to the MiB. */
 #include "hook_local.h"
 
+#include "hook_launch.h"
+
 #include "sys.h"
 
 /* Read by every launch: kernels and the units of local memory that they need. A word holds the
@@ -251,6 +253,8 @@ void local_context_gone(struct tenant *tenant, uint64_t context)
 	set_floor(tenant);
 	unlock_local(tenant);
 	local_forget_kernels();
+	if (context != 0)
+		gate_forget_context(context);
 }
 
 /* Whether the launch only becomes a node of a graph; hook_graph.c charges when that is launched. */
@@ -261,16 +265,17 @@ static bool is_captured(void *stream)
 	return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-int launch_begin(struct hook_call *call, void *function, void *stream, bool is_thread)
+/* Charges the local memory that a kernel needs, once; `tenant` is NULL where nothing is enforced.
+ */
+static int charge_kernel(struct hook_call *call, void *function, void *stream,
+			 struct tenant **tenant)
 {
-	struct tenant *tenant;
-	enum tenant_state state = tenant_join(&tenant);
+	enum tenant_state state = tenant_join(tenant);
 
-	call->tenant = NULL;
-	if (function == NULL)
-		return CUDA_SUCCESS;
 	if (state == TENANT_INERT) {
+		launch_is_inert();
 		remember(function, 0);
+		*tenant = NULL;
 		return CUDA_SUCCESS;
 	}
 	if (state == TENANT_REFUSED)
@@ -279,11 +284,34 @@ int launch_begin(struct hook_call *call, void *function, void *stream, bool is_t
 	uint64_t bytes = local_bytes_of(function);
 
 	remember(function, bytes);
-	if (stream == NULL && is_thread)
-		stream = (void *)STREAM_PER_THREAD;
 	return bytes <= LOCAL_FIRST_BYTES || is_captured(stream)
 		       ? CUDA_SUCCESS
-		       : local_begin(call, tenant, stream, bytes);
+		       : local_begin(call, *tenant, stream, bytes);
+}
+
+int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
+		 void *stream, bool is_thread)
+{
+	struct tenant *tenant = tenant_joined();
+	int status = CUDA_SUCCESS;
+
+	call->tenant = NULL;
+	call->gate = NULL;
+	if (function == NULL)
+		return CUDA_SUCCESS;
+	if (stream == NULL && is_thread)
+		stream = (void *)STREAM_PER_THREAD;
+	if (tenant == NULL || !launch_is_known(function))
+		status = charge_kernel(call, function, stream, &tenant);
+	if (status == CUDA_SUCCESS && tenant != NULL && !launch_is_free())
+		gate_begin(call, tenant, launch_key(function, grid_and_block), stream);
+	return status;
+}
+
+int launch_end(struct hook_call *call, int status)
+{
+	gate_end(call);
+	return local_end(call, status);
 }
 
 int launch_config_begin(struct hook_call *call, const void *config, void *function, bool is_thread)
@@ -291,8 +319,10 @@ int launch_config_begin(struct hook_call *call, const void *config, void *functi
 	const struct cuda_launch_config *launch = config;
 
 	call->tenant = NULL;
+	call->gate = NULL;
 	return launch == NULL ? CUDA_SUCCESS
-			      : launch_begin(call, function, launch->stream, is_thread);
+			      : launch_begin(call, function, launch->grid_and_block, launch->stream,
+					     is_thread);
 }
 
 /* One kernel a card, which wait for each other: all are charged, or the call is refused. */
@@ -303,7 +333,8 @@ int launch_many_begin(struct hook_call *call, const void *list, unsigned int cou
 	call->tenant = NULL;
 	for (unsigned int i = 0; launches != NULL && i < count; i++) {
 		struct hook_call one;
-		int status = launch_begin(&one, launches[i].function, launches[i].stream, false);
+		int status = launch_begin(&one, launches[i].function, launches[i].grid_and_block,
+					  launches[i].stream, false);
 
 		local_end(&one, status);
 		if (status != CUDA_SUCCESS)

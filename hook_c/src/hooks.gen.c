@@ -2,6 +2,7 @@
  * Made by gen.py from api.tsv and prototypes.tsv. The hooks, and the table of names.
  */
 
+#include "hook_launch.h"
 #include "hook_local.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -159,18 +160,26 @@ EXPORT int cuCtxSynchronize(void);
 EXPORT int cuCtxSynchronize(void)
 {
 	HOOK_ENTER(cuCtxSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuCtxSynchronize();
+	struct hook_call call;
+	int status = sync_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuCtxSynchronize();
+	return context_sync_end(&call, status);
 }
 
 EXPORT int cuCtxSynchronize_v2(void *a0);
 EXPORT int cuCtxSynchronize_v2(void *a0)
 {
 	HOOK_ENTER(cuCtxSynchronize_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuCtxSynchronize_v2(a0);
+	struct hook_call call;
+	int status = sync_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuCtxSynchronize_v2(a0);
+	return context_sync_end(&call, status);
 }
 
 EXPORT int cuDeviceGraphMemTrim(int a0);
@@ -253,9 +262,13 @@ EXPORT int cuEventSynchronize(void *a0);
 EXPORT int cuEventSynchronize(void *a0)
 {
 	HOOK_ENTER(cuEventSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuEventSynchronize(a0);
+	struct hook_call call;
+	int status = sync_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuEventSynchronize(a0);
+	return sync_end(&call, status);
 }
 
 EXPORT int cuGetProcAddress(const char *a0, void **out, int a2, uint64_t a3);
@@ -498,7 +511,7 @@ EXPORT int cuGraphUpload(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphUpload, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_launch_begin(&call, instance, stream, false);
+	int status = graph_upload_begin(&call, instance, stream, false);
 
 	if (status != 0)
 		return status;
@@ -511,7 +524,7 @@ EXPORT int cuGraphUpload_ptsz(void *instance, void *stream)
 {
 	HOOK_ENTER(cuGraphUpload_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_launch_begin(&call, instance, stream, true);
+	int status = graph_upload_begin(&call, instance, stream, true);
 
 	if (status != 0)
 		return status;
@@ -536,40 +549,40 @@ static NOINLINE int asked_cuLaunch(void *function)
 {
 	HOOK_ENTER(cuLaunch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, NULL, false);
+	int status = launch_begin(&call, function, NULL, NULL, false);
 
 	if (status != 0)
 		return status;
 	status = driver.cuLaunch(function);
-	return local_end(&call, status);
+	return launch_end(&call, status);
 }
 
 EXPORT int cuLaunch(void *function);
 EXPORT int cuLaunch(void *function)
 {
-	if (launch_is_known(function))
+	if (launch_is_free() && launch_is_known(function))
 		return driver.cuLaunch(function);
 	return asked_cuLaunch(function);
 }
 
-static NOINLINE int asked_cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+static NOINLINE int asked_cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
 	HOOK_ENTER(cuLaunchCooperativeKernel, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, stream, false);
+	int status = launch_begin(&call, function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz), stream, false);
 
 	if (status != 0)
 		return status;
-	status = driver.cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
-	return local_end(&call, status);
+	status = driver.cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	return launch_end(&call, status);
 }
 
-EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9);
-EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9);
+EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
-	if (launch_is_known(function))
-		return driver.cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
-	return asked_cuLaunchCooperativeKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	if (launch_is_free() && launch_is_known(function))
+		return driver.cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	return asked_cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
 }
 
 EXPORT int cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int a2);
@@ -585,42 +598,42 @@ EXPORT int cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, 
 	return status;
 }
 
-static NOINLINE int asked_cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+static NOINLINE int asked_cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
 	HOOK_ENTER(cuLaunchCooperativeKernel_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, stream, true);
+	int status = launch_begin(&call, function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz), stream, true);
 
 	if (status != 0)
 		return status;
-	status = driver.cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
-	return local_end(&call, status);
+	status = driver.cuLaunchCooperativeKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	return launch_end(&call, status);
 }
 
-EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9);
-EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9)
+EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9);
+EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
-	if (launch_is_known(function))
-		return driver.cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
-	return asked_cuLaunchCooperativeKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9);
+	if (launch_is_free() && launch_is_known(function))
+		return driver.cuLaunchCooperativeKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	return asked_cuLaunchCooperativeKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
 }
 
 static NOINLINE int asked_cuLaunchGrid(void *function, int a1, int a2)
 {
 	HOOK_ENTER(cuLaunchGrid, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, NULL, false);
+	int status = launch_begin(&call, function, NULL, NULL, false);
 
 	if (status != 0)
 		return status;
 	status = driver.cuLaunchGrid(function, a1, a2);
-	return local_end(&call, status);
+	return launch_end(&call, status);
 }
 
 EXPORT int cuLaunchGrid(void *function, int a1, int a2);
 EXPORT int cuLaunchGrid(void *function, int a1, int a2)
 {
-	if (launch_is_known(function))
+	if (launch_is_free() && launch_is_known(function))
 		return driver.cuLaunchGrid(function, a1, a2);
 	return asked_cuLaunchGrid(function, a1, a2);
 }
@@ -629,40 +642,40 @@ static NOINLINE int asked_cuLaunchGridAsync(void *function, int a1, int a2, void
 {
 	HOOK_ENTER(cuLaunchGridAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, stream, false);
+	int status = launch_begin(&call, function, NULL, stream, false);
 
 	if (status != 0)
 		return status;
 	status = driver.cuLaunchGridAsync(function, a1, a2, stream);
-	return local_end(&call, status);
+	return launch_end(&call, status);
 }
 
 EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream);
 EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
 {
-	if (launch_is_known(function))
+	if (launch_is_free() && launch_is_known(function))
 		return driver.cuLaunchGridAsync(function, a1, a2, stream);
 	return asked_cuLaunchGridAsync(function, a1, a2, stream);
 }
 
-static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
 	HOOK_ENTER(cuLaunchKernel, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, stream, false);
+	int status = launch_begin(&call, function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz), stream, false);
 
 	if (status != 0)
 		return status;
-	status = driver.cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
-	return local_end(&call, status);
+	status = driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	return launch_end(&call, status);
 }
 
-EXPORT int cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10);
-EXPORT int cuLaunchKernel(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+EXPORT int cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10);
+EXPORT int cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
-	if (launch_is_known(function))
-		return driver.cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
-	return asked_cuLaunchKernel(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	if (launch_is_free() && launch_is_known(function))
+		return driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	return asked_cuLaunchKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
 }
 
 static NOINLINE int asked_cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
@@ -674,13 +687,13 @@ static NOINLINE int asked_cuLaunchKernelEx(const void *config, void *function, v
 	if (status != 0)
 		return status;
 	status = driver.cuLaunchKernelEx(config, function, a2, a3);
-	return local_end(&call, status);
+	return launch_end(&call, status);
 }
 
 EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3);
 EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
 {
-	if (launch_is_known(function))
+	if (launch_is_free() && launch_is_known(function))
 		return driver.cuLaunchKernelEx(config, function, a2, a3);
 	return asked_cuLaunchKernelEx(config, function, a2, a3);
 }
@@ -694,35 +707,35 @@ static NOINLINE int asked_cuLaunchKernelEx_ptsz(const void *config, void *functi
 	if (status != 0)
 		return status;
 	status = driver.cuLaunchKernelEx_ptsz(config, function, a2, a3);
-	return local_end(&call, status);
+	return launch_end(&call, status);
 }
 
 EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3);
 EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
 {
-	if (launch_is_known(function))
+	if (launch_is_free() && launch_is_known(function))
 		return driver.cuLaunchKernelEx_ptsz(config, function, a2, a3);
 	return asked_cuLaunchKernelEx_ptsz(config, function, a2, a3);
 }
 
-static NOINLINE int asked_cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+static NOINLINE int asked_cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
 	HOOK_ENTER(cuLaunchKernel_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = launch_begin(&call, function, stream, true);
+	int status = launch_begin(&call, function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz), stream, true);
 
 	if (status != 0)
 		return status;
-	status = driver.cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
-	return local_end(&call, status);
+	status = driver.cuLaunchKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	return launch_end(&call, status);
 }
 
-EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10);
-EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int a1, unsigned int a2, unsigned int a3, unsigned int a4, unsigned int a5, unsigned int a6, unsigned int a7, void *stream, void **a9, void **a10)
+EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10);
+EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
-	if (launch_is_known(function))
-		return driver.cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
-	return asked_cuLaunchKernel_ptsz(function, a1, a2, a3, a4, a5, a6, a7, stream, a9, a10);
+	if (launch_is_free() && launch_is_known(function))
+		return driver.cuLaunchKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	return asked_cuLaunchKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
 }
 
 EXPORT int cuLibraryUnload(void *a0);
@@ -1061,22 +1074,180 @@ EXPORT int cuModuleUnload(void *a0)
 	return local_unload_end(status);
 }
 
-EXPORT int cuStreamSynchronize(void *a0);
-EXPORT int cuStreamSynchronize(void *a0)
+EXPORT int cuStreamBeginCapture(void *a0);
+EXPORT int cuStreamBeginCapture(void *a0)
 {
-	HOOK_ENTER(cuStreamSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamSynchronize(a0);
+	HOOK_ENTER(cuStreamBeginCapture, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCapture(a0);
 
-	return pools_end(status);
+	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamSynchronize_ptsz(void *a0);
-EXPORT int cuStreamSynchronize_ptsz(void *a0)
+EXPORT int cuStreamBeginCaptureToCig(void *a0, void *a1);
+EXPORT int cuStreamBeginCaptureToCig(void *a0, void *a1)
+{
+	HOOK_ENTER(cuStreamBeginCaptureToCig, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCaptureToCig(a0, a1);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCaptureToCig_ptsz(void *a0, void *a1);
+EXPORT int cuStreamBeginCaptureToCig_ptsz(void *a0, void *a1)
+{
+	HOOK_ENTER(cuStreamBeginCaptureToCig_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCaptureToCig_ptsz(a0, a1);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCaptureToGraph(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5);
+EXPORT int cuStreamBeginCaptureToGraph(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5)
+{
+	HOOK_ENTER(cuStreamBeginCaptureToGraph, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCaptureToGraph(a0, a1, a2, a3, a4, a5);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5);
+EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5)
+{
+	HOOK_ENTER(cuStreamBeginCaptureToGraph_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCaptureToGraph_ptsz(a0, a1, a2, a3, a4, a5);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCapture_ptsz(void *a0);
+EXPORT int cuStreamBeginCapture_ptsz(void *a0)
+{
+	HOOK_ENTER(cuStreamBeginCapture_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCapture_ptsz(a0);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCapture_v2(void *a0, int a1);
+EXPORT int cuStreamBeginCapture_v2(void *a0, int a1)
+{
+	HOOK_ENTER(cuStreamBeginCapture_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCapture_v2(a0, a1);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginCapture_v2_ptsz(void *a0, int a1);
+EXPORT int cuStreamBeginCapture_v2_ptsz(void *a0, int a1)
+{
+	HOOK_ENTER(cuStreamBeginCapture_v2_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginCapture_v2_ptsz(a0, a1);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginRecaptureToGraph(void *a0, int a1, void *a2, void *a3, void *a4);
+EXPORT int cuStreamBeginRecaptureToGraph(void *a0, int a1, void *a2, void *a3, void *a4)
+{
+	HOOK_ENTER(cuStreamBeginRecaptureToGraph, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginRecaptureToGraph(a0, a1, a2, a3, a4);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *a0, int a1, void *a2, void *a3, void *a4);
+EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *a0, int a1, void *a2, void *a3, void *a4)
+{
+	HOOK_ENTER(cuStreamBeginRecaptureToGraph_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamBeginRecaptureToGraph_ptsz(a0, a1, a2, a3, a4);
+
+	return capture_begin_end(status);
+}
+
+EXPORT int cuStreamDestroy(void *stream);
+EXPORT int cuStreamDestroy(void *stream)
+{
+	HOOK_ENTER(cuStreamDestroy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = stream_destroy_begin(stream);
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamDestroy(stream);
+	return status;
+}
+
+EXPORT int cuStreamDestroy_v2(void *stream);
+EXPORT int cuStreamDestroy_v2(void *stream)
+{
+	HOOK_ENTER(cuStreamDestroy_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = stream_destroy_begin(stream);
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamDestroy_v2(stream);
+	return status;
+}
+
+EXPORT int cuStreamEndCapture(void *a0, void **a1);
+EXPORT int cuStreamEndCapture(void *a0, void **a1)
+{
+	HOOK_ENTER(cuStreamEndCapture, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamEndCapture(a0, a1);
+
+	return capture_end_end(status);
+}
+
+EXPORT int cuStreamEndCaptureToCig(void *a0);
+EXPORT int cuStreamEndCaptureToCig(void *a0)
+{
+	HOOK_ENTER(cuStreamEndCaptureToCig, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamEndCaptureToCig(a0);
+
+	return capture_end_end(status);
+}
+
+EXPORT int cuStreamEndCaptureToCig_ptsz(void *a0);
+EXPORT int cuStreamEndCaptureToCig_ptsz(void *a0)
+{
+	HOOK_ENTER(cuStreamEndCaptureToCig_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamEndCaptureToCig_ptsz(a0);
+
+	return capture_end_end(status);
+}
+
+EXPORT int cuStreamEndCapture_ptsz(void *a0, void **a1);
+EXPORT int cuStreamEndCapture_ptsz(void *a0, void **a1)
+{
+	HOOK_ENTER(cuStreamEndCapture_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuStreamEndCapture_ptsz(a0, a1);
+
+	return capture_end_end(status);
+}
+
+EXPORT int cuStreamSynchronize(void *stream);
+EXPORT int cuStreamSynchronize(void *stream)
+{
+	HOOK_ENTER(cuStreamSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = sync_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamSynchronize(stream);
+	return stream_sync_end(&call, status, stream, false);
+}
+
+EXPORT int cuStreamSynchronize_ptsz(void *stream);
+EXPORT int cuStreamSynchronize_ptsz(void *stream)
 {
 	HOOK_ENTER(cuStreamSynchronize_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamSynchronize_ptsz(a0);
+	struct hook_call call;
+	int status = sync_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuStreamSynchronize_ptsz(stream);
+	return stream_sync_end(&call, status, stream, true);
 }
 
 EXPORT int nvmlComputeInstanceDestroy(void *a0);
@@ -1777,6 +1948,8 @@ const struct driver_name driver_names[] = {
 	ROW(cuEventCreate, NULL, DRIVER_CUDA),
 	ROW(cuEventDestroy, NULL, DRIVER_CUDA),
 	ROW(cuEventDestroy_v2, NULL, DRIVER_CUDA),
+	ROW(cuEventElapsedTime, NULL, DRIVER_CUDA),
+	ROW(cuEventElapsedTime_v2, NULL, DRIVER_CUDA),
 	ROW(cuEventQuery, NULL, DRIVER_CUDA),
 	ROW(cuEventRecord, NULL, DRIVER_CUDA),
 	ROW(cuEventRecord_ptsz, NULL, DRIVER_CUDA),
@@ -1852,12 +2025,30 @@ const struct driver_name driver_names[] = {
 	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),
 	ROW(cuMipmappedArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
 	ROW(cuModuleUnload, (void *)cuModuleUnload, DRIVER_CUDA),
+	ROW(cuStreamBeginCapture, (void *)cuStreamBeginCapture, DRIVER_CUDA),
+	ROW(cuStreamBeginCaptureToCig, (void *)cuStreamBeginCaptureToCig, DRIVER_CUDA),
+	ROW(cuStreamBeginCaptureToCig_ptsz, (void *)cuStreamBeginCaptureToCig_ptsz, DRIVER_CUDA),
+	ROW(cuStreamBeginCaptureToGraph, (void *)cuStreamBeginCaptureToGraph, DRIVER_CUDA),
+	ROW(cuStreamBeginCaptureToGraph_ptsz, (void *)cuStreamBeginCaptureToGraph_ptsz, DRIVER_CUDA),
+	ROW(cuStreamBeginCapture_ptsz, (void *)cuStreamBeginCapture_ptsz, DRIVER_CUDA),
+	ROW(cuStreamBeginCapture_v2, (void *)cuStreamBeginCapture_v2, DRIVER_CUDA),
+	ROW(cuStreamBeginCapture_v2_ptsz, (void *)cuStreamBeginCapture_v2_ptsz, DRIVER_CUDA),
+	ROW(cuStreamBeginRecaptureToGraph, (void *)cuStreamBeginRecaptureToGraph, DRIVER_CUDA),
+	ROW(cuStreamBeginRecaptureToGraph_ptsz, (void *)cuStreamBeginRecaptureToGraph_ptsz, DRIVER_CUDA),
+	ROW(cuStreamDestroy, (void *)cuStreamDestroy, DRIVER_CUDA),
+	ROW(cuStreamDestroy_v2, (void *)cuStreamDestroy_v2, DRIVER_CUDA),
+	ROW(cuStreamEndCapture, (void *)cuStreamEndCapture, DRIVER_CUDA),
+	ROW(cuStreamEndCaptureToCig, (void *)cuStreamEndCaptureToCig, DRIVER_CUDA),
+	ROW(cuStreamEndCaptureToCig_ptsz, (void *)cuStreamEndCaptureToCig_ptsz, DRIVER_CUDA),
+	ROW(cuStreamEndCapture_ptsz, (void *)cuStreamEndCapture_ptsz, DRIVER_CUDA),
 	ROW(cuStreamGetCtx, NULL, DRIVER_CUDA),
 	ROW(cuStreamGetCtx_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamGetCtx_v2, NULL, DRIVER_CUDA),
 	ROW(cuStreamGetCtx_v2_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamIsCapturing, NULL, DRIVER_CUDA),
 	ROW(cuStreamIsCapturing_ptsz, NULL, DRIVER_CUDA),
+	ROW(cuStreamQuery, NULL, DRIVER_CUDA),
+	ROW(cuStreamQuery_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
 	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
 	ROW(cuThreadExchangeStreamCaptureMode, NULL, DRIVER_CUDA),

@@ -16,6 +16,7 @@ struct limits_card {
 	uint64_t memory_bytes;
 	uint64_t overhead_bytes;
 	uint64_t context_bytes;
+	uint32_t cores_percent; /* developer mode; the file's are read where they are needed */
 };
 
 struct limits {

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "throttle.h"
+
+#include <stddef.h>
+
+#define PROBES 8
+#define MIN_SAMPLES 4 /* the least of so many: the first launch of a kernel loads its module */
+#define SAMPLE_OFTEN 64
+#define SAMPLE_SELDOM 256
+#define OFTEN_UNTIL 512
+#define LEAST_COST_NS 500
+#define LEAST_WAIT_NS 20000
+#define MOST_WAIT_NS 3000000
+#define LONGEST_PAUSE_NS UINT64_C(1000000000)
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
+{
+	size_t place = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+	struct throttle_class *oldest = &throttle->class[place];
+
+	for (size_t i = 0; i < PROBES; i++) {
+		struct throttle_class *class = &throttle->class[(place + i) % THROTTLE_CLASSES];
+
+		if (class->key == key)
+			return class;
+		if (class->key == 0) {
+			oldest = class;
+			break;
+		}
+		if (class->launches < oldest->launches)
+			oldest = class;
+	}
+	*oldest = (struct throttle_class){.key = key};
+	return oldest;
+}
+
+_Static_assert(THROTTLE_CLASSES == 1 << (64 - 54), "the place of a key takes ten bits");
+
+bool throttle_must_sample(const struct throttle_class *class)
+{
+	return class->samples == 0 || class->until_sample <= 1;
+}
+
+void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns)
+{
+	struct throttle_interval *open = &throttle->open;
+	uint64_t start = throttle_start(throttle, now_ns);
+	uint64_t cost = class->samples == 0 ? THROTTLE_UNKNOWN_NS : class->cost_ns;
+
+	if (open->launches == 0) {
+		open->start_ns = start > throttle->queue_end_ns ? start : 0;
+		open->key = class->key;
+		open->has_unknown = false;
+	} else {
+		uint64_t idle = less(start, throttle->queue_end_ns);
+
+		open->idle_ns += idle;
+		throttle->pending_idle_ns += idle;
+		if (open->key != class->key)
+			open->key = open->has_unknown ? open->key : 0;
+	}
+	if (class->samples == 0) {
+		class->is_out = 1;
+		open->key = class->key;
+		open->has_unknown = true;
+	}
+	open->launches++;
+	open->predicted_ns += cost;
+	throttle->queue_end_ns = start + cost;
+	throttle->pending_ns += cost;
+	throttle->tokens_ns -= (int64_t)cost;
+	class->launches++;
+	if (class->until_sample <= 1)
+		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
+	else
+		class->until_sample--;
+}
+
+struct throttle_interval throttle_close(struct throttle *throttle)
+{
+	struct throttle_interval closed = throttle->open;
+
+	throttle->open = (struct throttle_interval){0};
+	return closed;
+}
+
+void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns)
+{
+	closed->idle_ns += idle_ns;
+	throttle->pending_idle_ns += idle_ns;
+}
+
+static void learn(struct throttle *throttle, const struct throttle_interval *interval,
+		  uint64_t busy_ns)
+{
+	if (interval->key == 0)
+		return;
+
+	struct throttle_class *class = throttle_class(throttle, interval->key);
+	uint64_t sample = most(busy_ns / interval->launches, LEAST_COST_NS);
+
+	class->is_out = 0;
+	if (interval->has_unknown && interval->launches > 1 && class->samples != 0)
+		return; /* several classes together, of which one was unknown */
+	if (interval->idle_ns > busy_ns / 4)
+		return;
+	if (class->samples == 0)
+		class->cost_ns = sample;
+	else if (class->samples < MIN_SAMPLES)
+		class->cost_ns = least(class->cost_ns, sample);
+	else
+		class->cost_ns = (3 * class->cost_ns + least(sample, 4 * class->cost_ns)) / 4;
+	class->samples += class->samples < MIN_SAMPLES;
+}
+
+uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
+			 uint64_t end_ns, uint64_t now_ns)
+{
+	uint64_t before = throttle->last_end_ns == 0 ? interval->start_ns : throttle->last_end_ns;
+	uint64_t whole = less(end_ns, before);
+	uint64_t span = less(end_ns, most(before, interval->start_ns));
+	uint64_t busy = 0;
+
+	throttle->last_end_ns = most(throttle->last_end_ns, end_ns);
+	if (interval->launches != 0) {
+		/* At least what was predicted, where that much time has passed at all. */
+		busy = most(less(span, interval->idle_ns), least(interval->predicted_ns, whole));
+		busy = most(less(busy, THROTTLE_MARK_NS), least(busy, LEAST_COST_NS));
+		learn(throttle, interval, busy);
+		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);
+		throttle->pending_idle_ns = less(throttle->pending_idle_ns, interval->idle_ns);
+		throttle->busy_ns += busy;
+	}
+	throttle->queue_end_ns = least(end_ns + throttle->pending_ns + throttle->pending_idle_ns,
+				       most(now_ns + throttle->pending_ns, end_ns));
+	return busy;
+}
+
+void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
+			 uint64_t now_ns)
+{
+	uint64_t later = less(throttle->pending_ns, oldest->predicted_ns);
+
+	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns + THROTTLE_START_NS + later);
+}
+
+void throttle_drained(struct throttle *throttle, uint64_t now_ns)
+{
+	throttle->queue_end_ns = least(throttle->queue_end_ns, now_ns - THROTTLE_DRAIN_NS);
+}
+
+/* The account. Every number in it may be forged by the container that it limits; no value may make
+ * a thread of it wait without end, or a sum wrap. */
+
+static void set_balance(const struct throttle_account *account, int64_t *seen, int64_t wanted)
+{
+	__atomic_compare_exchange_n(account->balance_ns, seen, wanted, false, __ATOMIC_RELAXED,
+				    __ATOMIC_RELAXED);
+}
+
+void throttle_refill(const struct throttle_account *account, uint32_t percent, uint64_t horizon_ns,
+		     uint64_t pending_ns, uint64_t now_ns)
+{
+	uint64_t before = __atomic_load_n(account->refilled_ns, __ATOMIC_RELAXED);
+	int64_t cap = (int64_t)(horizon_ns + least(pending_ns, LONGEST_PAUSE_NS));
+
+	/* One of the processes that come at the same time adds it. */
+	if (before != now_ns &&
+	    __atomic_compare_exchange_n(account->refilled_ns, &before, now_ns, false,
+					__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		uint64_t passed = least(less(now_ns, before), LONGEST_PAUSE_NS);
+
+		__atomic_add_fetch(account->balance_ns, (int64_t)(passed * percent / 100),
+				   __ATOMIC_RELAXED);
+	}
+
+	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+
+	if (balance > cap)
+		set_balance(account, &balance, cap);
+	else if (balance < -(int64_t)THROTTLE_OWED_NS)
+		set_balance(account, &balance, -(int64_t)THROTTLE_OWED_NS);
+}
+
+/* The last stretch of time in which the container kept the card busy, as one word that processes
+ * change without a lock: its end in the upper bits, its length in the lower ones. */
+#define STRETCH_UNIT_NS 64
+#define LENGTH_BITS 24
+#define LENGTH_MAX ((UINT64_C(1) << LENGTH_BITS) - 1)
+#define END_BITS (64 - LENGTH_BITS)
+
+/* How much later `a` is than `b`; ends wrap after 19 hours. */
+static int64_t later_by(uint64_t a, uint64_t b)
+{
+	return (int64_t)((a - b) << LENGTH_BITS) >> LENGTH_BITS;
+}
+
+/* Units of [end - length, end] that the stretch does not cover; sets the stretch that does. */
+static uint64_t extend(uint64_t *stretch, uint64_t end, uint64_t length)
+{
+	uint64_t old_end = *stretch >> LENGTH_BITS;
+	int64_t old_length = (int64_t)(*stretch & LENGTH_MAX);
+	int64_t later = later_by(end, old_end);
+	int64_t own_length = (int64_t)length;
+	int64_t after = later > 0 ? later : 0;
+	int64_t before = own_length - later - old_length; /* own start to theirs */
+
+	if (*stretch == 0 || later >= own_length || later <= -old_length) {
+		*stretch = end << LENGTH_BITS | length; /* apart from it */
+		return length;
+	}
+	before = before > 0 ? before : 0;
+	own_length = old_length + before + after;
+	*stretch = (after > 0 ? end : old_end) << LENGTH_BITS |
+		   (own_length > (int64_t)LENGTH_MAX ? LENGTH_MAX : (uint64_t)own_length);
+	return (uint64_t)(before + after);
+}
+
+uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns)
+{
+	uint64_t end = (end_ns / STRETCH_UNIT_NS) & ((UINT64_C(1) << END_BITS) - 1);
+	uint64_t length = end_ns / STRETCH_UNIT_NS - less(end_ns, busy_ns) / STRETCH_UNIT_NS;
+	uint64_t seen = __atomic_load_n(account->stretch, __ATOMIC_RELAXED);
+	uint64_t beyond = less(length, LENGTH_MAX); /* longer than the word can say */
+	uint64_t wanted;
+	uint64_t charged;
+
+	do {
+		wanted = seen;
+		charged = extend(&wanted, end, least(length, LENGTH_MAX)) + beyond;
+	} while (!__atomic_compare_exchange_n(account->stretch, &seen, wanted, false,
+					      __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	charged *= STRETCH_UNIT_NS;
+	__atomic_sub_fetch(account->balance_ns, (int64_t)charged, __ATOMIC_RELAXED);
+	return charged;
+}
+
+uint64_t throttle_wait_ns(const struct throttle_account *account,
+			  const struct throttle_class *class, uint32_t percent, uint64_t pending_ns)
+{
+	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+	int64_t available = balance - (int64_t)least(pending_ns, LONGEST_PAUSE_NS);
+	int64_t batch = (int64_t)least(THROTTLE_BATCH_NS, percent * THROTTLE_HORIZON_NS / 200);
+	bool is_long = class->samples != 0 && class->cost_ns > THROTTLE_BATCH_NS;
+	int64_t needed = is_long ? 1 : batch;
+
+	if (available >= needed)
+		return 0;
+
+	uint64_t missing = (uint64_t)(needed - available);
+
+	return most(LEAST_WAIT_NS, least(missing * 100 / percent, MOST_WAIT_NS));
+}

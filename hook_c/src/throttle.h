@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A share of a card's time, paid afterwards.
+ *
+ * What a launch will take of the card is predicted from what the like of it took before; what it
+ * took is measured between two marks (timing events of the driver) and charged to an account that
+ * all processes of the container share. Between two marks lies an interval; a launch adds its
+ * prediction to the open one. The prediction also tells when the card will have nothing left of
+ * ours to do: what then passes before the next launch is idle time, and not charged.
+ *
+ * Pure: no driver, no clock, no lock. All times are nanoseconds of one clock of the host. A struct
+ * throttle belongs to one process and one card, and its caller lets one thread in at a time; the
+ * account is shared memory that anybody may write to. */
+#ifndef VGPU_THROTTLE_H
+#define VGPU_THROTTLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define THROTTLE_CLASSES 1024
+#define THROTTLE_MARK_EVERY_NS UINT64_C(1000000) /* of predicted work; one costs 2 us */
+#define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
+#define THROTTLE_BATCH_NS UINT64_C(500000)       /* credit that short launches wait for */
+#define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
+#define THROTTLE_START_NS UINT64_C(4000)       /* from a launch on an idle card to its first work */
+#define THROTTLE_MARK_NS UINT64_C(1200)        /* by which a measured interval is too long */
+#define THROTTLE_DRAIN_NS UINT64_C(2000)       /* from the end of the work to a wait's return */
+#define THROTTLE_UNKNOWN_NS UINT64_C(5000)     /* guessed of a launch that has no like */
+#define THROTTLE_OWED_NS UINT64_C(10000000000) /* nobody is made to pay for more */
+
+/* The part of struct vgpu_usage_turn that is the account. */
+struct throttle_account {
+	int64_t *balance_ns;
+	uint64_t *refilled_ns;
+	uint64_t *stretch;
+};
+
+/* Launches of one kernel in one shape, or of one graph. */
+struct throttle_class {
+	uint64_t key; /* 0: free */
+	uint64_t cost_ns;
+	uint32_t samples;
+	uint32_t until_sample;
+	uint32_t is_out; /* launched with an unknown cost, and not measured yet */
+	uint32_t launches;
+};
+
+struct throttle_interval {
+	uint64_t launches;
+	uint64_t predicted_ns;
+	uint64_t idle_ns;
+	uint64_t start_ns; /* of its first launch on an idle card; 0: the card was busy */
+	uint64_t key;      /* of the only class in it; 0: several */
+	bool has_unknown;  /* `key` is the unknown one */
+};
+
+struct throttle {
+	struct throttle_account account;
+	uint64_t queue_end_ns; /* predicted: then the card has done all that was launched */
+	int64_t tokens_ns;     /* predicted work that may be launched without a closer look */
+	uint64_t pending_ns;   /* predicted work in the open interval and in unfinished ones */
+	uint64_t pending_idle_ns;
+	uint64_t busy_ns;     /* measured, of this process */
+	uint64_t last_end_ns; /* of the last finished interval */
+	struct throttle_interval open;
+	struct throttle_class class[THROTTLE_CLASSES];
+};
+
+/* What one launch needs to be let through at once. */
+struct throttle_gate {
+	uint64_t window_ns; /* predicted work that may be under way */
+	uint64_t end_ns;    /* launches start before it; UINT64_MAX: no end */
+};
+
+/* The class of a key, new ones included; a full neighbourhood loses its oldest. */
+struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key);
+
+static inline uint64_t throttle_start(const struct throttle *throttle, uint64_t now_ns)
+{
+	return throttle->queue_end_ns > now_ns ? throttle->queue_end_ns
+					       : now_ns + THROTTLE_START_NS;
+}
+
+/* Whether nothing speaks against the launch; false: look closer. */
+static inline bool throttle_passes(struct throttle *throttle, struct throttle_class *class,
+				   const struct throttle_gate *gate, uint64_t now_ns)
+{
+	uint64_t start = throttle_start(throttle, now_ns);
+
+	return class->samples != 0 && throttle->tokens_ns > 0 && class->until_sample > 1 &&
+	       class->cost_ns < THROTTLE_LONG_NS && start < gate->end_ns &&
+	       start - now_ns < gate->window_ns;
+}
+
+/* Adds a launch to the open interval. */
+void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
+
+/* Whether the launch's cost is to be measured by itself, between two marks. */
+bool throttle_must_sample(const struct throttle_class *class);
+
+/* Ends the open interval at a mark that is recorded now. */
+struct throttle_interval throttle_close(struct throttle *throttle);
+
+/* The mark of a closed interval was recorded late: the card had nothing to do before it. */
+void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns);
+
+/* The card has come to the interval's mark at `end_ns`; returns what it took. `now_ns`: of the
+ * prediction that follows. */
+uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
+			 uint64_t end_ns, uint64_t now_ns);
+
+/* The mark of the oldest unfinished interval has not been reached yet. */
+void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
+			 uint64_t now_ns);
+
+/* A wait for everything has returned. */
+void throttle_drained(struct throttle *throttle, uint64_t now_ns);
+
+/* Credit for the time that has passed, up to the horizon beyond what is pending in the container.
+ */
+void throttle_refill(const struct throttle_account *account, uint32_t percent, uint64_t horizon_ns,
+		     uint64_t pending_ns, uint64_t now_ns);
+
+/* Charges the busy time before `end_ns`; what other processes of the container were charged for
+ * at the same time is not charged twice. Returns what was charged. */
+uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns);
+
+/* For how long a launch of the class has to wait for credit; 0: it may go. */
+uint64_t throttle_wait_ns(const struct throttle_account *account,
+			  const struct throttle_class *class, uint32_t percent,
+			  uint64_t pending_ns);
+
+#endif
