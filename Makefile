@@ -32,6 +32,8 @@ include packaging/deb/module.mk
 
 # Whole nodes mostly wait for each other: more workers than processors.
 WORKERS ?= 4
+# Daemons do most of the work here, not the tests.
+ENGINE_WORKERS ?= 3
 SETUP := $(VENV)/.setup-base
 
 .PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench device clean
@@ -65,7 +67,7 @@ test: test-c test-py
 
 test-engines: $(SETUP) $(PRODUCTS) $(FAKES)
 	scripts/setup engines
-	$(PY) -m pytest -q -m engine --require-engines
+	$(PY) -m pytest -q -n $(ENGINE_WORKERS) --dist loadgroup tests/engines
 
 demo: $(SETUP) $(PRODUCTS) $(FAKES)
 	$(PY) -m tests.demo

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.docker import find_dockerd
 from tests.testbed.rootfs import build_rootfs
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--require-engines",
-        action="store_true",
-        help="fail instead of skipping when an engine is not installed",
-    )
 
 
 @pytest.fixture
@@ -38,14 +29,3 @@ def needs_root() -> None:
 def template(tmp_path_factory: pytest.TempPathFactory, needs_root: None) -> Path:
     """Return a glibc rootfs with vgpu-probe, to copy from."""
     return build_rootfs(tmp_path_factory.mktemp("rootfs"))
-
-
-@pytest.fixture(scope="session")
-def dockerd(request: pytest.FixtureRequest, needs_root: None) -> str:
-    """Return dockerd's path; without it fail under --require-engines, else skip."""
-    found = find_dockerd()
-    if found is None:
-        if request.config.getoption("--require-engines"):
-            pytest.fail("dockerd is not installed: run `make setup`")
-        pytest.skip("dockerd is not installed")
-    return found

@@ -1,57 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node with a private dockerd in front of it."""
+"""Every engine of the matrix, each with a node of its own."""
 
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.fakes.gpu import Card, SimulatedGpu
-from tests.testbed.docker import Docker
-from tests.testbed.node import GIB, Node
+from tests.testbed.engines.base import Engine, EngineFailedError, Setup
+from tests.testbed.engines.matrix import CANDIDATES, Candidate
+from tests.testbed.node import GIB, Node, probe, wait_until
+from tests.testbed.packages import UnobtainableError
+from tests.testbed.rootfs import PROBE
 
-IMAGE = "vgpu-test:1"
-RunDetached = Callable[..., str]
+NOT_RUN = "NOT RUN"
 
 
+@dataclass(frozen=True)
+class Bed:
+    """An engine whose containers come through our runtime, and the node behind that."""
+
+    name: str
+    version: str
+    engine: Engine
+    node: Node
+
+    def probe(self, container: str, *words: str) -> dict[str, Any]:
+        """Return what vgpu-probe prints in an exec session, which has none of our environment."""
+        return probe(self.engine.exec(container, PROBE, *words))
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "tests/engines/" in str(item.path):
-            item.add_marker(pytest.mark.engine)
+        if "tests/engines/" not in str(item.path):
+            continue
+        item.add_marker(pytest.mark.engine)
+        # All tests of an engine share its daemon, so they go to one worker.
+        callspec = getattr(item, "callspec", None)
+        candidate = callspec.params.get("bed") if callspec is not None else None
+        group = candidate.name if isinstance(candidate, Candidate) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
-@pytest.fixture
-def node(scratch: Path) -> Iterator[Node]:
-    """Yield a running node with one simulated card of 8 GiB."""
-    gpu = SimulatedGpu.create(
-        scratch / "gpu", cards=[Card(memory_bytes=8 * GIB)], context_bytes=0, check_nodes=True
-    )
-    with Node(scratch / "node", gpu) as running:
-        yield running
+@pytest.fixture(scope="session", params=CANDIDATES, ids=lambda candidate: candidate.name)
+def bed(request: pytest.FixtureRequest, template: Path) -> Iterator[Bed]:
+    """Yield an engine, running; NOT RUN with the reason where it cannot be had or started here."""
+    candidate: Candidate = request.param
+    try:
+        binaries = candidate.obtain()
+        low_level = candidate.runtime(binaries)
+    except UnobtainableError as error:
+        not_run(candidate.name, error)
+    with tempfile.TemporaryDirectory(prefix="vgpu-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        cards = [Card(memory_bytes=8 * GIB)] * 2
+        gpu = SimulatedGpu.create(scratch / "gpu", cards=cards, context_bytes=0, check_nodes=True)
+        with Node(scratch / "node", gpu, low_level=str(low_level)) as node:
+            mounts = node.gpu_mounts()
+            setup = Setup(scratch / "engine", node.launcher, low_level, template, mounts)
+            with opened(candidate.make(setup, binaries), candidate) as engine:
+                yield Bed(candidate.name, engine.version(), engine, node)
 
 
-@pytest.fixture
-def docker(scratch: Path, node: Node, template: Path, dockerd: str) -> Iterator[Docker]:
-    """Yield a dockerd that knows our runtime as `vgpu`, with an image that asks for all GPUs."""
-    with Docker(scratch / "docker", {"vgpu": node.launcher}) as engine:
-        engine.import_image(template, IMAGE, changes=["ENV NVIDIA_VISIBLE_DEVICES=all"])
+@contextmanager
+def opened(engine: Engine, candidate: Candidate) -> Iterator[Engine]:
+    """Yield an engine that has started a container by the plain runtime below ours."""
+    try:
+        engine.open()
+        done = engine.run("plain", ["/bin/true"], plain=True)
+        if done.status != 0:
+            raise EngineFailedError(["run", "plain"], done.status, done.stderr)
+    except Exception as error:
+        with suppress(Exception):  # it may fail for the same reason
+            engine.shut()
+        not_run(candidate.name, error)
+    try:
         yield engine
+    finally:
+        engine.shut()
 
 
-@pytest.fixture
-def options(node: Node) -> list[str]:
-    """Return the options of every `docker run` here."""
-    volumes = [f"--volume={host}:{inside}" for host, inside in node.gpu_mounts()]
-    return ["--runtime=vgpu", "--network=none", *volumes]
+def not_run(name: str, why: object) -> NoReturn:
+    """End a test whose engine is not here."""
+    pytest.skip(f"{NOT_RUN}: {name}: {' '.join(str(why).split())[-500:]}")
 
 
-@pytest.fixture
-def run(docker: Docker, options: list[str]) -> RunDetached:
-    """Return a function that starts a sleeping container with a slice."""
+@pytest.fixture(autouse=True)
+def named(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tell the summary the engine's version; leave the engine and its node without containers."""
+    if "bed" not in request.fixturenames:
+        yield
+        return
+    bed: Bed = request.getfixturevalue("bed")
+    request.node.user_properties.append(("engine", f"{bed.name} {bed.version}"))
+    yield
+    bed.engine.remove_all()
+    wait_until(lambda: bed.node.claim_states() == {}, "every claim is freed", timeout_seconds=60)
 
-    def start(name: str, memory: str, cores: int = 25, extra: Sequence[str] = ()) -> str:
-        request = ["-e", f"VGPU_MEMORY={memory}", "-e", f"VGPU_CORES={cores}"]
-        command = ["run", "-d", "--name", name, *options, *request, *extra, IMAGE, "sleep", "600"]
-        return docker.command(*command)
 
-    return start
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a tier in which no engine ran."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and exitstatus == pytest.ExitCode.OK and not reporter.stats["passed"]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:  # noqa: ANN401
+    """Print which versions ran, and which engines did not and why."""
+    ran: dict[str, Counter[str]] = {}
+    missing: dict[str, str] = {}
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, []):
+            reason = str(report.longrepr[-1]) if isinstance(report.longrepr, tuple) else ""
+            if NOT_RUN in reason:
+                name, _, why = reason.partition(f"{NOT_RUN}: ")[2].partition(": ")
+                missing[name] = why
+            for key, value in report.user_properties:
+                if key == "engine" and (report.when == "call" or outcome != "passed"):
+                    ran.setdefault(value, Counter())[outcome] += 1
+    if not ran and not missing:
+        return
+    terminalreporter.section("engines")
+    for engine, outcomes in sorted(ran.items()):
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        terminalreporter.line(f"{engine}: {counts}")
+    for name, why in sorted(missing.items()):
+        terminalreporter.line(f"{name}: {NOT_RUN}: {why}")

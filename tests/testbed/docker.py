@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.testbed.finished import Finished
 from tests.testbed.node import wait_until
 
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -33,9 +34,17 @@ class Docker:
     """dockerd with extra runtimes, no bridge and no iptables, and a client for it."""
 
     def __init__(
-        self, directory: Path, runtimes: Mapping[str, Path], *, default: str | None = None
+        self,
+        directory: Path,
+        runtimes: Mapping[str, Path],
+        *,
+        default: str | None = None,
+        binaries: Path | None = None,
     ) -> None:
+        """`binaries` is a root with usr/sbin/dockerd, usr/bin/docker and their helpers."""
         self.directory = directory
+        folders = [] if binaries is None else [f"{binaries}/usr/sbin", f"{binaries}/usr/bin"]
+        self._search = ":".join([*folders, SEARCH])
         self._runtimes = runtimes
         self._default = default
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -59,7 +68,7 @@ class Docker:
 
     def start(self) -> None:
         """Start dockerd and wait for its first answer."""
-        dockerd = find_dockerd()
+        dockerd = shutil.which("dockerd", path=self._search)
         assert dockerd is not None, "dockerd is not installed: run `make test-engines`"
         self.directory.mkdir(parents=True, exist_ok=True)
         config: dict[str, object] = {
@@ -85,7 +94,7 @@ class Docker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PATH": SEARCH},
+                env={**os.environ, "PATH": self._search},
             )
         wait_until(self._answers, "dockerd does not answer", timeout_seconds=60)
 
@@ -103,16 +112,23 @@ class Docker:
 
     def command(self, *words: str, timeout_seconds: float = 90) -> str:
         """Run a docker command and return its stdout; raise `DockerFailedError` on failure."""
+        done = self.finish(*words, timeout_seconds=timeout_seconds)
+        if done.status != 0:
+            raise DockerFailedError(words, done.status, done.stderr)
+        return done.stdout
+
+    def finish(self, *words: str, stdin: str = "", timeout_seconds: float = 90) -> Finished:
+        """Run a docker command, whatever its exit code."""
+        client = shutil.which("docker", path=self._search)
+        assert client is not None, "docker is not installed: run `make setup`"
         done = subprocess.run(
-            ["docker", "-H", self.host, *words],
-            stdin=subprocess.DEVNULL,
+            [client, "-H", self.host, *words],
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
         )
-        if done.returncode != 0:
-            raise DockerFailedError(words, done.returncode, done.stderr)
-        return done.stdout
+        return Finished(done.returncode, done.stdout, done.stderr)
 
     def import_image(self, rootfs: Path, name: str, *, changes: Sequence[str] = ()) -> None:
         """Make an image of a directory, with Dockerfile lines such as `ENV A=b`."""

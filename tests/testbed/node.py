@@ -94,7 +94,7 @@ class Node:
             f"agent_socket={self.agent_socket}\n"
             f"verdict_seconds={verdict_seconds:g}\n"
         )
-        if cgroup_words(low_level)[1]:
+        if cgroup_words(Path(low_level).name)[1]:
             # A mount namespace follows the agent's later mounts only below a shared one.
             subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
             subprocess.run(["mount", "--make-shared", str(directory)], check=True)

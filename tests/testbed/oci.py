@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OCI bundles, and the commands that an engine gives to a runtime."""
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,9 @@ class Bundle:
         (directory / "rootfs").mkdir(parents=True)
         copy_rootfs(template, directory / "rootfs")
         bundle = cls(directory, default_spec(args, env))
+        # As every engine does; by their names alone, containers of two tests would share a cgroup.
+        digest = hashlib.sha256(str(directory).encode()).hexdigest()
+        bundle.spec["linux"]["cgroupsPath"] = f"/vgpu-{digest[:16]}"
         for source, destination in mounts:
             bundle.spec["mounts"].append(
                 {
@@ -122,6 +126,7 @@ class RuntimeFailedError(Exception):
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
         super().__init__(f"{' '.join(argv)}: exit {status}: {stderr.strip()}")
+        self.argv = argv
         self.status = status
         self.stderr = stderr
 
@@ -140,6 +145,10 @@ class OciRuntime:
         self.binary = binary
         self.root = root
         self._global = [*prefix, str(binary), "--root", str(root), *options]
+
+    def words(self, *words: str) -> list[str]:
+        """Return a whole command line."""
+        return [*self._global, *words]
 
     def command(
         self, *words: str, timeout_seconds: float = 60, log: Path | None = None
