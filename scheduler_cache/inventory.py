@@ -97,6 +97,7 @@ def inventory_of(
         sellers = {
             each.dialect: sold for each in foreign for sold in each.cards if sold.uuid == uuid
         }
+        sellers.update((each.dialect, card) for each in foreign if each.every_card)
         owner, refusal = _owner(label, sellers, dialects)
         joined = bool(owner) and owner != dialects.native.name and _joined(node, owner, dialects)
         for sold in sellers.values():

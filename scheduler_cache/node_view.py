@@ -102,8 +102,22 @@ class _Given:
     order: tuple[int, bool, int, int, str] = (0, False, 0, 0, "")
 
     @property
+    def names(self) -> Iterable[str]:
+        return self.slices
+
+    @property
     def hold(self) -> Hold:
         return Hold(f"pod {self.record.pod}", self.amounts, self.exclusive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anywhere:
+    """What a pod may hold of a card that is not known: counted on every card."""
+
+    hold: Hold
+    names: tuple[str, ...]
+    """The containers that may hold it."""
+    notice: Notice
 
 
 def view_of(
@@ -134,10 +148,15 @@ def view_of(
         view.states[record.pod.uid] = state
         if state in (AllocationState.PENDING, AllocationState.RELEASED):
             continue
-        held_ids.update(record.ids.values())
         one = _given(view, record, groups, runs)
-        if one is not None:
+        if one is None:
+            continue
+        if isinstance(one, _Given):
             given.append(one)
+        else:
+            view.notices[one.notice] = None
+            _hold(view, one.hold)
+        held_ids.update(record.ids[name] for name in one.names if name in record.ids)
     orphans = _hold_orphans(view, claims, running - held_ids)
     _settle(view, given, orphans, contested)
     return view
@@ -157,16 +176,16 @@ def _state(record: Record, runs: bool) -> AllocationState:
     return AllocationState.PENDING
 
 
-def _given(view: NodeView, record: Record, groups: Mapping[str, str], runs: bool) -> _Given | None:
-    """Return what a pod holds, or None after its unknown hold was counted on every card."""
+def _given(
+    view: NodeView, record: Record, groups: Mapping[str, str], runs: bool
+) -> _Given | _Anywhere | None:
+    """Return what a pod holds; None: nothing was decided about it."""
     pod = record.pod
     assumed = record.assumed if not pod.node_name else None
     decision = assumed.decision if assumed else record.decision
     cards = view.inventory.cards
     if decision is None:
-        if record.decision_error:
-            _hold_anywhere(view, record, record.decision_error)
-        return None
+        return _anywhere(view, record, record.decision_error) if record.decision_error else None
     slices: dict[str, tuple[Slice, ...]] = {}
     stated = {name: parts for name, parts in decision.containers.items() if parts}
     known = {each.name: each for each in pod.containers}
@@ -177,8 +196,7 @@ def _given(view: NodeView, record: Record, groups: Mapping[str, str], runs: bool
         found = [card_of(each, cards, groups) for each in parts]
         missing = [each for each, card in zip(parts, found, strict=True) if card is None]
         if missing:
-            _hold_anywhere(view, record, _unknown(missing, view.name))
-            return None
+            return _anywhere(view, record, _unknown(missing, view.name))
         slices[name] = tuple(
             slice_of(each, card) for each, card in zip(parts, found, strict=True) if card
         )
@@ -267,8 +285,8 @@ def _pod(record: Record) -> PodContainer:
     return record.owner("")
 
 
-def _hold_anywhere(view: NodeView, record: Record, why: str) -> None:
-    """Count what a pod asked for on every card, since it may be on any of them."""
+def _anywhere(view: NodeView, record: Record, why: str) -> _Anywhere:
+    """Return what a pod asked for, on every card, since it may be on any of them."""
     pod = record.pod
     message = f"{why}; until pod {pod} ends, what it may hold is kept free on every card"
     amounts: dict[str, Amount] = {}
@@ -292,10 +310,17 @@ def _hold_anywhere(view: NodeView, record: Record, why: str) -> None:
         }
     else:
         message = f"{why}; pod {pod} asks for no card and gets none"
-    view.notices[Notice("AllocationUnreadable", message, _pod(record))] = None
     for each in pod.containers:
         view.answers[pod.uid, each.name] = why
-    _hold(view, Hold(f"pod {pod}, on a card that is not known", amounts, sole))
+    return _Anywhere(
+        Hold(f"pod {pod}, on a card that is not known", amounts, sole),
+        tuple(record.request.containers)
+        if record.request
+        else tuple(record.ids)
+        if amounts
+        else (),
+        Notice("AllocationUnreadable", message, _pod(record)),
+    )
 
 
 def _largest(request: Request, card: Card) -> Amount:

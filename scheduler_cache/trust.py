@@ -86,10 +86,11 @@ def _beyond(request: Request, demand: Demand, part: Slice, card: Card) -> str:
     cores = 100 if request.whole_cards else demand.cores_percent or 0
     if part.reserved_percent > cores:
         return f"it reserves {part.reserved_percent}% of cores where {cores}% were asked for"
-    if cores and not part.reserved_percent:
+    # A whole card without a reservation is a whole card: nobody else fits on it.
+    if cores and not part.reserved_percent and not request.whole_cards:
         return f"it has no limit of cores where {cores}% were asked for"
     ceiling = part.cores_percent
-    if not cores:
+    if not cores or request.whole_cards:
         ceiling = 100
     elif request.compute_mode is ComputeMode.BURST:
         ceiling = request.cores_max_percent or 100

@@ -7,9 +7,10 @@ A dialect is one system's resources and annotations. Its module is the only plac
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -29,10 +30,10 @@ class DialectError(SchedulerCacheError):
     status = grpc.StatusCode.INVALID_ARGUMENT
 
     def __init__(self, field_name: str, value: object, rule: str, remedy: str) -> None:
-        text = value if isinstance(value, str) else repr(value)
-        # An annotation may have 256 KiB; an Event takes 1 KiB.
-        shown = repr(text if len(text) <= 120 else text[:117] + "...")
-        super().__init__(f"{field_name} is {shown}: {rule}; {remedy}")
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        # An annotation may have 256 KiB; an Event takes 1 KiB. Control characters are escaped.
+        shown = ascii(text if len(text) <= 120 else text[:117] + "...")[1:-1]
+        super().__init__(f"{field_name} is '{shown}': {rule}; {remedy}")
         self.field_name = field_name
         self.value = value
 
@@ -102,8 +103,8 @@ class Registration:
     dialect: str
     cards: tuple[Card, ...]
     """Memory and cores as that dialect sells them, more than the card has where it oversells."""
-    score: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Link scores between cards, where registered."""
+    every_card: bool = False
+    """It sells every card of the node and names none (gpu-manager)."""
 
 
 class Dialect(ABC):
@@ -153,6 +154,16 @@ class Dialect(ABC):
         `allocations` by container name, `cards` by UUID. They keep the dialect's other tools
         working; what counts is the native allocation that is written beside them.
         """
+
+    def encode_registration(self, cards: Sequence[Card]) -> dict[str, str]:
+        """Return the node annotations by which the dialect's scheduler knows the cards (join
+        mode).
+        """
+        return {}
+
+    def encode_unlock(self, node: KubeNode, pod: Pod) -> dict[str, str | None]:
+        """Return the node patch that opens the dialect's lock where `pod` holds it (join mode)."""
+        return {}
 
     def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
         """Return the annotation patch that does the plugin's half of the handshake (join mode).

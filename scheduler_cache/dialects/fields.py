@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler_cache.dialects.dialect import DialectError
+from scheduler_cache.dialects.dialect import DialectError, StatedSlice
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import MAX_BYTES, MemoryAmount, Request
 from scheduler_cache.quantity import whole_number
@@ -22,6 +22,7 @@ _FIX_REQUEST = "correct the pod's spec and create it again"
 FIX_DECISION = "delete the pod, so that it is scheduled anew"
 
 _INTEGER = re.compile(r"\s*([0-9]{1,19})\s*", re.ASCII)
+_TIME = re.compile(r"[0-9]{1,20}", re.ASCII)
 # What may follow a card's UUID: a replica or chunk number, as device plugins write them.
 _REPLICA = re.compile(r"(?:::[0-9]+|_[0-9]+)$", re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,120}", re.ASCII)
@@ -117,3 +118,59 @@ def text_of(source: Mapping[str, Any], field: str, key: str, remedy: str = FIX_D
     if not isinstance(value, str) or not value:
         raise DialectError(f"{field}: {key}", value, "it must be a text that is not empty", remedy)
     return value
+
+
+def mig_place(text: str) -> bool:
+    """Return whether a card is named with a place in its MIG layout, as in `GPU-…[group2-1]`."""
+    return bool(_MIG_PLACE.fullmatch(text.strip()))
+
+
+def seconds_ns(text: str | None) -> int:
+    """Return a time that somebody wrote in seconds or ns as ns of the Unix epoch; 0: none.
+
+    Told apart by size. MaxUint64, with which a plugin says that it is done, is none.
+    """
+    match = _TIME.fullmatch(text) if text else None
+    if match is None:
+        return 0
+    number = int(match[0])
+    if number >= (1 << 63) - 1:
+        return 0
+    return number if number >= 10**14 else number * 10**9
+
+
+def containers_of(text: str) -> list[list[list[str]]]:
+    """Return the fields of each device of each container of a decision.
+
+    `;` ends a container, `:` a device, `,` a field. What follows the last `;` is one more container
+    only when it holds something.
+    """
+    entries = text.split(";")
+    if not entries[-1].strip():
+        entries.pop()
+    return [
+        [
+            [part.strip() for part in device.split(",")]
+            for device in entry.split(":")
+            if device.strip()
+        ]
+        for entry in entries
+    ]
+
+
+def stated(field: str, fields: list[str], unit_bytes: int) -> StatedSlice | None:
+    """Return what `uuid,type,memory,cores` says; None for the empty entry `,,0,0` of HAMi ≤ 2.7."""
+    if not fields[0]:
+        return None
+    text = ",".join(fields)
+    if len(fields) < 4:
+        raise DialectError(
+            field, text, "a device has 4 fields: uuid,type,memory,cores", FIX_DECISION
+        )
+    units = integer(f"{field}: memory", fields[2], 1, 1 << 40, FIX_DECISION)
+    cores = integer(f"{field}: cores", fields[3], 0, 100, FIX_DECISION)
+    return StatedSlice(
+        card=card_uuid(field, fields[0]),
+        memory=memory(field, units * unit_bytes, text),
+        cores_percent=cores or None,
+    )

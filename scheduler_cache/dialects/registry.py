@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from scheduler_cache.dialects.alnair import Alnair
 from scheduler_cache.dialects.dialect import (
     Decision,
     Dialect,
@@ -14,7 +15,13 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
 )
+from scheduler_cache.dialects.gpu_manager import GpuManager
+from scheduler_cache.dialects.hami import Hami
+from scheduler_cache.dialects.kai import Kai
+from scheduler_cache.dialects.keyring import Keyring
+from scheduler_cache.dialects.koordinator import Koordinator
 from scheduler_cache.dialects.native import Native
+from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import Allocation, Card
 from scheduler_cache.pod import Pod
@@ -125,6 +132,27 @@ class Dialects:
                     f"pod {pod} carries decisions of {names}; delete it, so that one decides"
                 )
         return decided[0].parse_allocation(pod)
+
+
+def every_dialect(
+    keyring: Keyring,
+    *,
+    hami: Hami | None = None,
+    volcano: Volcano | None = None,
+    kai: Kai | None = None,
+) -> Dialects:
+    """Return all dialects that are known here, with the values of the installations to join."""
+    return Dialects(
+        Native(keyring),
+        (
+            volcano or Volcano(),
+            hami or Hami(),
+            Koordinator(),
+            kai or Kai(),
+            GpuManager(),
+            Alnair(),
+        ),
+    )
 
 
 def _tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:

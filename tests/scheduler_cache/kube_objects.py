@@ -120,9 +120,8 @@ def kube_node(
 
 
 def gpu(uuid: str = A, gib: int = 8, **fields: Any) -> Card:  # noqa: ANN401  those of Card
-    return Card(
-        uuid=uuid, memory_bytes=gib * GIB, **{"slots": 10, "model": "NVIDIA H100", **fields}
-    )
+    given = {"memory_bytes": gib * GIB, "slots": 10, "model": "NVIDIA H100", **fields}
+    return Card(uuid=uuid, **given)
 
 
 def node_report(*cards: Card, running: Iterable[Allocation | str] = (), node: str = NODE) -> Report:
