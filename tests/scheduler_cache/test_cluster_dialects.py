@@ -1,0 +1,516 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other schedulers' decisions in the cluster's state: joined, replaced, or only counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scheduler_cache.dialects.registry import every_dialect
+from scheduler_cache.errors import NoRoomError, NotBelievedError, NotYetError
+from tests.scheduler_cache.builders import GIB, NODE
+from tests.scheduler_cache.dialects.test_koordinator import DEVICE
+from tests.scheduler_cache.kube_objects import (
+    KEYRING,
+    A,
+    B,
+    World,
+    container,
+    container_of,
+    gpu,
+    kube_node,
+    pod,
+)
+
+HAMI_REGISTER = "hami.io/node-nvidia-register"
+VOLCANO_REGISTER = "volcano.sh/node-vgpu-register"
+OTHERS = every_dialect(KEYRING).foreign
+
+
+def hami_cards(*uuids: str, mebibytes: int = 81920, health: bool = True) -> dict[str, str]:
+    return {
+        HAMI_REGISTER: json.dumps(
+            [
+                {"id": uuid, "count": 10, "devmem": mebibytes, "devcore": 100, "health": health}
+                for uuid in uuids
+            ]
+        )
+    }
+
+
+def volcano_cards(*uuids: str) -> dict[str, str]:
+    return {
+        VOLCANO_REGISTER: "".join(f"{uuid},10,81920,NVIDIA-H100,true,hami-core:" for uuid in uuids)
+    }
+
+
+def world(
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str] | None = None,
+    allocatable: Mapping[str, str] | None = None,
+    uuids: tuple[str, ...] = (A, B),
+) -> World:
+    """Return a world of one node whose agent has reported the cards."""
+    result = World(*(gpu(uuid, 80, minor=i) for i, uuid in enumerate(uuids)), others=OTHERS)
+    result.cluster.apply_node(
+        kube_node(annotations=annotations, labels=labels, allocatable=allocatable), result.now
+    )
+    return result
+
+
+def hami_pod(
+    uid: str = "p1",
+    devices: str = f"{A},NVIDIA,8192,30:;",
+    *,
+    limits: Mapping[str, str] | None = None,
+    node: str = NODE,
+    said: str = NODE,
+) -> dict[str, Any]:
+    limits = limits or {"nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "30"}
+    return pod(
+        uid,
+        container_of("main", limits),
+        node=node,
+        annotations={"hami.io/vgpu-devices-allocated": devices, "hami.io/vgpu-node": said},
+    )
+
+
+def test_a_joined_schedulers_decision_is_resolved() -> None:
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod())
+
+    allocation = joined.resolve()
+    assert allocation.source_dialect == "hami"
+    assert [(s.card_uuid, s.memory_bytes, s.cores_percent) for s in allocation.slices] == [
+        (A, 8 * GIB, 30)
+    ]
+    assert joined.used() == (8, 30, 1)
+
+
+def test_where_another_scheduler_decides_we_place_nothing() -> None:
+    joined = world(hami_cards(A, B))
+    joined.apply(pod("p1"))
+
+    with pytest.raises(NoRoomError, match="hami decides about it"):
+        joined.cluster.reserve("p1", NODE, 1, joined.now)
+
+
+def test_the_annotations_of_a_pod_whose_bind_failed_are_no_allocation() -> None:
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod(node=""))
+
+    assert joined.used() == (0, 0, 0)
+    with pytest.raises(NotYetError, match="not bound"):
+        joined.resolve()
+
+
+def test_a_decision_for_another_node_blocks_and_is_not_resolved() -> None:
+    """HAMi issue 1106: the annotation names a node, and the pod is elsewhere."""
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod(said="node-b"))
+
+    assert joined.used() == (8, 30, 1)
+    with pytest.raises(NotBelievedError, match="names node node-b"):
+        joined.resolve()
+
+
+def test_a_card_that_the_node_does_not_have_blocks_every_card() -> None:
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod(devices="GPU-99999999-0000-4000-8000-000000000099,NVIDIA,8192,30:;"))
+
+    assert joined.used(A) == joined.used(B) == (8, 30, 1)
+    with pytest.raises(NotBelievedError, match="does not have"):
+        joined.resolve()
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        (f"{A},NVIDIA,8193,30:;", "8590983168 bytes where 8589934592"),
+        (f"{A},NVIDIA,8192,31:;", "reserves 31% of cores where 30%"),
+        (f"{A},NVIDIA,8192,0:;", "no limit of cores"),
+        (f"{A},NVIDIA,8192,30:{B},NVIDIA,8192,30:;", "2 slices where 1"),
+    ],
+)
+def test_more_than_the_pod_asked_for_is_never_given(devices: str, words: str) -> None:
+    """HAMi issue 3076: who may write the annotation chooses the card and the amount."""
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod(devices=devices))
+
+    with pytest.raises(NotBelievedError, match=words):
+        joined.resolve()
+    assert joined.used()[0] >= 8
+
+
+def test_a_decision_about_a_container_that_asks_for_nothing_is_not_believed() -> None:
+    joined = world(hami_cards(A, B))
+    source = hami_pod(devices=f";{A},NVIDIA,8192,30:;")
+    source["spec"]["containers"].append(container_of("web", {}))
+
+    joined.apply(source)
+
+    with pytest.raises(NotBelievedError, match="asks for no card"):
+        joined.resolve("p1", "web")
+
+
+def test_two_pods_alike_get_each_their_own_cards() -> None:
+    """The device plugins of HAMi and Volcano guess by count and time, and may swap them."""
+    joined = world(volcano_cards(A, B))
+    for uid, uuid, memory in (("p1", A, 1024), ("p2", B, 2048)):
+        joined.apply(
+            pod(
+                uid,
+                container_of(
+                    "main", {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": str(memory)}
+                ),
+                node=NODE,
+                annotations={"volcano.sh/vgpu-ids-new": f"{uuid},NVIDIA,{memory},0:"},
+            )
+        )
+
+    assert [joined.resolve(uid).slices[0].card_uuid for uid in ("p1", "p2")] == [A, B]
+    assert joined.resolve("p2").slices[0].memory_bytes == 2 * GIB
+
+
+def test_the_second_container_of_a_pod_on_one_card_counts() -> None:
+    """Volcano forgets it when it rebuilds its cache."""
+    joined = world(volcano_cards(A, B))
+    limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "1024"}
+
+    joined.apply(
+        pod(
+            "p1",
+            container_of("a", limits),
+            container_of("b", limits),
+            node=NODE,
+            annotations={"volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,0:;{A},NVIDIA,1024,0:"},
+        )
+    )
+
+    assert joined.used() == (2, 0, 2)
+
+
+def test_a_volcano_mig_place_counts_and_is_not_resolved_to_the_whole_card() -> None:
+    joined = world(volcano_cards(A, B))
+
+    joined.apply(
+        pod(
+            "p1",
+            container_of(
+                "main", {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "10240"}
+            ),
+            node=NODE,
+            annotations={"volcano.sh/vgpu-ids-new": f"{A}[group2-1],NVIDIA,10240,0:"},
+        )
+    )
+
+    assert joined.used() == (10, 0, 1)
+    with pytest.raises(NotBelievedError, match="MIG"):
+        joined.resolve()
+
+
+def koordinator_pod(entries: list[dict[str, Any]], *names: str) -> dict[str, Any]:
+    limits = {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory": "8Gi"}
+    return pod(
+        "p1",
+        *(container_of(name, limits) for name in names),
+        container_of("web", {}),
+        node=NODE,
+        annotations={"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": entries})},
+    )
+
+
+def koordinator_entry(minor: int, uuid: str = "") -> dict[str, Any]:
+    source: dict[str, Any] = {"minor": minor, "resources": {"koordinator.sh/gpu-memory": "8Gi"}}
+    return {**source, "id": uuid} if uuid else source
+
+
+def test_the_containers_of_a_koordinator_pod_share_one_account_that_counts_once() -> None:
+    joined = world({})
+    joined.cluster.apply_device(DEVICE, joined.now)
+
+    joined.apply(koordinator_pod([koordinator_entry(0, A), koordinator_entry(1, B)], "a", "b"))
+
+    first, second = joined.resolve("p1", "a"), joined.resolve("p1", "b")
+    assert first.account_id == second.account_id == "p1"
+    assert first.slices == second.slices
+    assert [part.card_uuid for part in first.slices] == [A, B]
+    assert (joined.used(A), joined.used(B)) == ((8, 0, 1), (8, 0, 1))
+
+
+def test_a_koordinator_card_without_uuid_is_found_by_its_minor() -> None:
+    joined = world({})
+    joined.cluster.apply_device(DEVICE, joined.now)
+
+    joined.apply(koordinator_pod([koordinator_entry(1)], "main"))
+
+    assert joined.resolve().slices[0].card_uuid == B
+
+
+def test_a_device_object_that_cannot_be_read_closes_its_node() -> None:
+    joined = world({})
+    broken = {**DEVICE, "spec": {"devices": [{"type": "gpu", "id": "0"}]}}
+
+    deltas = joined.cluster.apply_device(broken, joined.now)
+    joined.apply(pod("p1"))
+
+    assert "Device object" in deltas.notices[0][1].message
+    with pytest.raises(NoRoomError, match="cannot be read"):
+        joined.cluster.reserve("p1", NODE, 1, joined.now)
+
+
+def reservation_pod(uuid: str, version: int | None = None) -> dict[str, Any]:
+    return pod(
+        "r1",
+        container_of("reservation", {"nvidia.com/gpu": "1"}),
+        node=NODE,
+        namespace="kai-resource-reservation",
+        labels={"runai-gpu-group": "6f0c"},
+        annotations={"run.ai/reserve_for_gpu_index": uuid} if uuid else {},
+        version=version,
+    )
+
+
+def test_a_kai_group_is_resolved_once_its_reservation_pod_names_the_card() -> None:
+    joined = world({}, labels={"vgpu.dev/dialect": "kai"})
+    joined.apply(
+        pod(
+            "p1",
+            container_of("main", {}),
+            node=NODE,
+            labels={"runai-gpu-group": "6f0c"},
+            annotations={"gpu-fraction": "0.5"},
+        )
+    )
+    before = (joined.used(A), joined.used(B))
+
+    joined.apply(reservation_pod(""))
+    with pytest.raises(NotBelievedError, match="group 6f0c"):
+        joined.resolve()
+    joined.apply(reservation_pod(B))
+
+    assert before == ((40, 0, 1), (40, 0, 1))
+    assert joined.resolve().slices[0].card_uuid == B
+    assert (joined.used(A), joined.used(B)) == ((0, 0, 0), (40, 0, 1))
+
+
+def test_an_annotation_that_a_tenant_takes_away_does_not_free_what_runs() -> None:
+    """KAI's request stands in annotations, which can be changed while the container runs."""
+    joined = world({}, labels={"vgpu.dev/dialect": "kai"})
+    joined.apply(reservation_pod(A))
+    source = pod(
+        "p1",
+        container_of("main", {}),
+        node=NODE,
+        labels={"runai-gpu-group": "6f0c"},
+        annotations={"gpu-fraction": "0.5"},
+    )
+    joined.apply(source)
+    joined.report(joined.resolve())
+
+    joined.apply(pod("p1", container_of("main", {}), node=NODE))
+
+    assert joined.used() == (40, 0, 1)
+
+
+def test_a_card_that_two_schedulers_sell_is_nobodys_until_a_label_says_whose() -> None:
+    both = {**hami_cards(A, B), **volcano_cards(B)}
+    joined = world(both)
+    joined.apply(hami_pod("p1"))
+    joined.apply(hami_pod("p2", f"{B},NVIDIA,8192,30:;"))
+
+    assert joined.resolve("p1").slices[0].card_uuid == A
+    with pytest.raises(NotBelievedError, match="owner is more than one"):
+        joined.resolve("p2")
+    assert joined.used(B) == (8, 30, 1)
+
+    joined.cluster.apply_node(
+        kube_node(annotations=both, labels={"vgpu.dev/dialect": "hami"}), joined.now
+    )
+    assert joined.resolve("p2").slices[0].card_uuid == B
+
+
+def test_use_is_summed_over_all_dialects_and_only_the_owners_is_resolved() -> None:
+    joined = world(hami_cards(A, B))
+    joined.apply(hami_pod("p1"))
+    deltas = joined.apply(
+        pod(
+            "p2",
+            container_of("main", {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "1024"}),
+            node=NODE,
+            annotations={"volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,0:"},
+        )
+    )
+
+    assert joined.used() == (9, 30, 2)
+    assert "volcano decided about" in deltas.notices[0][1].message
+    with pytest.raises(NotBelievedError, match="whose owner is hami"):
+        joined.resolve("p2")
+
+
+def test_what_hami_placed_counts_on_a_node_of_ours() -> None:
+    ours = world({})
+    ours.apply(hami_pod(devices=f"{A},NVIDIA,81920,0:;", limits={"nvidia.com/gpumem": "81920"}))
+    ours.apply(pod("p2", container(memory="1Gi")))
+
+    reservation, _ = ours.cluster.reserve("p2", NODE, 1, ours.now)
+
+    assert reservation.allocations["main"].slices[0].card_uuid == B
+    with pytest.raises(NotBelievedError, match="whose owner is native"):
+        ours.resolve()
+
+
+def test_in_replace_mode_a_hami_pod_is_placed_by_us_and_hamis_keys_are_written_too() -> None:
+    ours = world(hami_cards(A, B), labels={"vgpu.dev/mode": "replace", "vgpu.dev/dialect": "hami"})
+    source = pod(
+        "p1", container_of("main", {"nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "30"})
+    )
+
+    bound = ours.bind(source)
+
+    annotations = bound["metadata"]["annotations"]
+    assert annotations["hami.io/vgpu-devices-allocated"] == f"{A},NVIDIA,8192,30:;"
+    allocation = ours.resolve()
+    assert (allocation.slices[0].memory_bytes, allocation.source_dialect) == (8 * GIB, "native")
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations"),
+    [
+        ({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "8192"}, {}),
+        ({"nvidia.com/gpumem": "8192"}, {}),
+        ({"koordinator.sh/gpu-memory": "8Gi"}, {}),
+        ({}, {"gpu-memory": "8192"}),
+        ({"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "32"}, {}),
+        ({"alnair/vgpu-memory": "8"}, {}),
+        ({"vgpu.dev/memory": "8Gi"}, {}),
+    ],
+    ids=["volcano", "hami", "koordinator", "kai", "gpu_manager", "alnair", "native"],
+)
+def test_every_dialect_works_in_replace_mode(
+    limits: dict[str, str], annotations: dict[str, str]
+) -> None:
+    ours = world({})
+
+    bound = ours.bind(pod("p1", container_of("main", limits), annotations=annotations))
+    allocation = ours.resolve()
+
+    assert [(part.card_uuid, part.memory_bytes) for part in allocation.slices] == [(A, 8 * GIB)]
+    assert ours.used()[0] == 8
+    assert "vgpu.dev/allocation" in bound["metadata"]["annotations"]
+
+
+def test_two_dialects_in_one_request_are_refused() -> None:
+    ours = world({})
+    ours.apply(
+        pod("p1", container_of("main", {"nvidia.com/gpumem": "1", "alnair/vgpu-memory": "1"}))
+    )
+
+    record = ours.cluster.record("p1")
+
+    assert record is not None
+    assert "dialects hami and alnair; ask in one" in record.request_error
+
+
+def test_labels_of_another_system_decide_nothing() -> None:
+    """Koordinator labels its pods `hami.io/vgpu-node` without any device of HAMi."""
+    joined = world({})
+    joined.cluster.apply_device(DEVICE, joined.now)
+    source = koordinator_pod([koordinator_entry(0, A)], "main")
+    source["metadata"]["labels"] = {"hami.io/vgpu-node": NODE}
+
+    joined.apply(source)
+
+    assert joined.resolve().source_dialect == "koordinator"
+
+
+def test_a_plugin_that_cannot_be_joined_must_be_replaced_by_a_label() -> None:
+    capacity = {"tencent.com/vcuda-core": "200"}
+    closed = world({}, allocatable=capacity)
+    opened = world({}, allocatable=capacity, labels={"vgpu.dev/mode": "replace"})
+    for each in (closed, opened):
+        each.apply(pod("p1"))
+
+    with pytest.raises(NoRoomError, match="gpu_manager registered it and cannot be joined"):
+        closed.cluster.reserve("p1", NODE, 1, closed.now)
+    opened.cluster.reserve("p1", NODE, 1, opened.now)
+
+
+def test_what_gpu_manager_placed_counts_on_the_card_of_its_minor() -> None:
+    ours = world({}, labels={"vgpu.dev/mode": "replace"})
+
+    ours.apply(
+        pod(
+            "p1",
+            container_of("main", {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "8"}),
+            node=NODE,
+            annotations={"tencent.com/predicate-gpu-idx-0": "1"},
+        )
+    )
+
+    assert (ours.used(A), ours.used(B)) == ((0, 0, 0), (2, 30, 1))
+
+
+def test_a_card_that_its_plugin_calls_unhealthy_takes_nothing() -> None:
+    annotations = hami_cards(A, health=False) | {}
+    ours = world(
+        annotations, labels={"vgpu.dev/mode": "replace", "vgpu.dev/dialect": "hami"}, uuids=(A,)
+    )
+    ours.apply(pod("p1"))
+
+    with pytest.raises(NoRoomError, match="unhealthy"):
+        ours.cluster.reserve("p1", NODE, 1, ours.now)
+
+
+def test_a_registration_that_cannot_be_read_closes_its_node() -> None:
+    ours = world({HAMI_REGISTER: "[{"})
+    ours.apply(pod("p1"))
+
+    with pytest.raises(NoRoomError, match="registration of hami cannot be read"):
+        ours.cluster.reserve("p1", NODE, 1, ours.now)
+
+
+def test_an_oversold_card_has_what_its_owner_sells() -> None:
+    joined = world(hami_cards(A, mebibytes=2 * 81920), uuids=(A,))
+    for uid in ("p1", "p2"):
+        joined.apply(hami_pod(uid, f"{A},NVIDIA,81920,0:;", limits={"nvidia.com/gpumem": "81920"}))
+
+    assert joined.resolve("p1").slices[0].memory_bytes == 80 * GIB
+    assert joined.resolve("p2").slices[0].memory_bytes == 80 * GIB
+
+
+def test_who_joins_an_overbooked_card_last_is_not_started_and_nobody_is_evicted() -> None:
+    joined = world(hami_cards(A), uuids=(A,))
+    for uid, seconds in (("early", "1000"), ("late", "2000")):
+        source = hami_pod(uid, f"{A},NVIDIA,81920,0:;", limits={"nvidia.com/gpumem": "81920"})
+        source["metadata"]["annotations"]["hami.io/vgpu-time"] = seconds
+        joined.apply(source)
+
+    assert joined.resolve("early").slices[0].card_uuid == A
+    with pytest.raises(NotBelievedError, match="comes first"):
+        joined.resolve("late")
+    view = joined.cluster.view(NODE)
+    assert view is not None
+    assert view.evict == {}
+
+
+def test_a_forged_time_does_not_stop_what_runs() -> None:
+    joined = world(hami_cards(A), uuids=(A,))
+    first = hami_pod("first", f"{A},NVIDIA,81920,0:;", limits={"nvidia.com/gpumem": "81920"})
+    first["metadata"]["annotations"]["hami.io/vgpu-time"] = "1732720000"
+    joined.apply(first)
+    joined.report(joined.resolve("first"))
+
+    joined.apply(hami_pod("thief", f"{A},NVIDIA,81920,0:;", limits={"nvidia.com/gpumem": "81920"}))
+
+    assert joined.resolve("first").slices[0].card_uuid == A
+    with pytest.raises(NotBelievedError):
+        joined.resolve("thief")
