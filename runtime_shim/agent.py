@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import gc
 import logging
@@ -38,10 +39,12 @@ from runtime_shim.inventory import Inventory, PyNvml
 from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
+from runtime_shim.node_watch import NodeAnswers, PodLookup
 from runtime_shim.processes import boot_id
 from runtime_shim.readings import remove_readings, write_readings
 from runtime_shim.region import Regions
 from runtime_shim.threads import in_thread
+from runtime_shim.tls import CredentialsError, Proof, needs_proof
 from runtime_shim.verdict import VerdictServer, listen
 
 logger = logging.getLogger(__name__)
@@ -60,6 +63,8 @@ _INVENTORY_SECONDS = 10.0
 _FIRST_INVENTORY_SECONDS = 5.0
 _FIRST_CALIBRATION_SECONDS = 5.0
 _RECONNECT_SECONDS = (0.1, 2.0)
+# The kubelet renews its certificate hours before the old one ends.
+_RENEW_SECONDS = 5.0
 # A create that was under way when the link was switched has mounted its library long before.
 _UNUSED_LIBRARY_SECONDS = 600.0
 
@@ -76,12 +81,23 @@ class Agent:
         self._cache_connected = False
         self._readings_kept = True
         self.counters = Counters()
-        self.cache = CacheClient(config.cache, config.node_name)
+        in_cluster = config.mode == "kubernetes"
+        proof = Proof(config.cache) if in_cluster and needs_proof(config.cache) else None
+        self.cache = CacheClient(config.cache, config.node_name, proof)
+        self.answers = NodeAnswers() if in_cluster else None
+        self._follow_anew = asyncio.Event()
         self.inventory = Inventory(PyNvml(config.driver.nvml_library))
         self.host = Host(config.driver)
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
-        self.claims = Claims(self.store, self.regions, self.cache, self._report_wanted.set)
+        self.claims = Claims(
+            self.store, self.regions, self.cache, self._report_wanted.set, self.answers
+        )
+        self.pods = None
+        if self.answers is not None:
+            self.pods = PodLookup(
+                config, self.cache.node_name, self.answers, self.cache, self.store, self.counters
+            )
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
         self.calibration = Calibration(
@@ -101,6 +117,7 @@ class Agent:
             calibration=self.calibration,
             host=self.host,
             counters=self.counters,
+            pods=self.pods,
         )
 
     async def prepare(self) -> None:
@@ -126,7 +143,11 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(server.serve())
             group.create_task(self.claims.run())
-            group.create_task(self._follow_cache())
+            if self.answers is None:
+                group.create_task(self._follow_cache())
+            else:
+                group.create_task(self._follow_cluster(self.answers))
+                group.create_task(self._renew_forever())
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
             group.create_task(self._look_for_cards())
@@ -165,6 +186,71 @@ class Agent:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, longest)
 
+    async def _follow_cluster(self, answers: NodeAnswers) -> None:
+        """Keep a watch stream of the cluster's cache open. Its snapshot is the cluster's own word,
+        which needs no report of ours before it; each try may reach another replica.
+        """
+        first, longest = _RECONNECT_SECONDS
+        pause = first
+        while True:
+            self._follow_anew.clear()
+            stream = asyncio.create_task(self._watch_cluster(answers))
+            anew = asyncio.create_task(self._follow_anew.wait())
+            try:
+                await asyncio.wait({stream, anew}, return_when=asyncio.FIRST_COMPLETED)
+                if answers.live:
+                    pause = first
+            finally:
+                stream.cancel()
+                anew.cancel()
+                await asyncio.wait({stream, anew})
+            answers.lost()
+            self._cache_connected = False
+            if not stream.cancelled() and (error := stream.exception()) is not None:
+                if not isinstance(error, RuntimeShimError | OSError):
+                    raise error
+                logger.warning("cache not followed", extra={"reason": str(error)})
+                self.cache.reopen()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, longest)
+
+    async def _watch_cluster(self, answers: NodeAnswers) -> None:
+        async for event in self.cache.watch():
+            match event.WhichOneof("event"):
+                case "snapshot":
+                    answers.replace(event.snapshot.allocations)
+                case "upsert":
+                    answers.upsert(event.upsert)
+                case "remove":
+                    answers.remove(event.remove)
+            await self._take(event)
+            if event.HasField("snapshot") and self.pods is not None:
+                self.pods.confirm()
+            self._cache_connected = True
+
+    async def _renew_forever(self) -> None:
+        """Take over what proves this node when it is renewed; say when it is not."""
+        warned = ""
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            try:
+                if await in_thread(self.cache.changed):
+                    self.cache.renew()
+                    logger.info("credentials renewed", extra={"node": self.cache.node_name})
+                    self._listen_anew()
+                trouble = self.cache.expiry_warning()
+            except CredentialsError as error:
+                trouble = str(error)
+            if trouble and trouble != warned:
+                logger.error("credentials", extra={"reason": trouble})
+            warned = trouble
+
+    def _listen_anew(self) -> None:
+        """Leave the stream, which may come over a dead line, for one over a new connection."""
+        if self.answers is not None:
+            self.answers.lost()
+            self._follow_anew.set()
+
     async def _take(self, event: pb.WatchNodeResponse) -> None:
         match event.WhichOneof("event"):
             case "snapshot":
@@ -193,6 +279,10 @@ class Agent:
             await self._report()
         except RuntimeShimError as error:
             logger.info("report not delivered", extra={"reason": str(error)})
+            if self.answers is not None:
+                # A line that is dead, or a replica that leads no more: the next one may be better.
+                self.cache.reopen()
+                self._listen_anew()
 
     async def _report(self) -> None:
         # One at a time: the cache believes the one that comes last.
@@ -202,12 +292,12 @@ class Agent:
             claims = self.claims.reports()
             await self.cache.report(
                 pb.ReportNodeRequest(
-                    node_name=self._config.node_name,
+                    node_name=self.cache.node_name,
                     cards=self.inventory.messages(self._config.policy.slots_per_card),
                     running_allocation_ids=[
                         claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
                     ],
-                    claims=claims,
+                    claims=claims if self.answers is None else (),
                     ready=ready,
                     boot_id=self._boot_id,
                     agent_version=__version__,
@@ -290,6 +380,7 @@ class Agent:
                 nvml_errors=lambda: dict(self.inventory.errors),
                 cache_connected=lambda: self._cache_connected,
                 mode=self._config.mode,
+                certificate_expires=lambda: self.cache.expires_unix_seconds,
             ),
         )
         logger.info("serving metrics", extra={"address": self._config.metrics.listen})
@@ -407,9 +498,12 @@ def main() -> None:
 @main.command()
 @_CONFIG_OPTION
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
-def run(config_path: Path, log_format: str) -> None:
+@click.option("--node-name", envvar="VGPU_NODE_NAME", help="Goes before node_name in the file.")
+def run(config_path: Path, log_format: str, node_name: str | None) -> None:
     """Serve until SIGTERM."""
     config = _load(config_path)
+    if node_name:
+        config = dataclasses.replace(config, node_name=node_name)
     if os.geteuid() != 0:
         raise click.ClickException("the node agent must run as root")
     configure_logging(log_format)

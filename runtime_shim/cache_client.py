@@ -7,8 +7,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
-from typing import Final, cast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -20,14 +20,20 @@ from runtime_shim.errors import (
     CacheFailedError,
     CacheUnreachableError,
     NoRoomError,
+    NotYetKnownError,
     RefusedError,
     RuntimeShimError,
 )
+from runtime_shim.tls import Credentials, CredentialsError, Proof
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Between two tries. Source: docs/contract.md §5.
 _FIRST_PAUSE_SECONDS: Final = 0.1
+
+_AUTHORITY: Final = "grpc.default_authority"
 
 # gRPC waits by itself before it connects again; its default of 20 s is longer than a create may.
 _CHANNEL_OPTIONS: Final = (
@@ -35,34 +41,139 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # The authority of a unix socket is its path, percent-encoded; some servers dislike that.
-    ("grpc.default_authority", "localhost"),
+    (_AUTHORITY, "localhost"),
 )
+
+# The kubelet renews at 70 to 90 % of a certificate's life, mostly a year.
+_SOON_SECONDS: Final = 3600.0
 
 _RETRIED: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 # The cache's own failure: its disk, or a fault of its program.
 _FAILED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
+# What gRPC itself says when a call's time is over.
+_DEADLINE_WORDS: Final = "Deadline Exceeded"
+
 _REMEDIES: Final = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: "see that the pod is bound to this node, then try again",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "free a slice or ask for less",
     grpc.StatusCode.INVALID_ARGUMENT: "correct the request",
     grpc.StatusCode.UNIMPLEMENTED: "run the scheduler cache in embedded mode on this host",
     grpc.StatusCode.PERMISSION_DENIED: "check that the scheduler cache serves this node",
+    grpc.StatusCode.UNAUTHENTICATED: "check the certificate or token of this node",
+    grpc.StatusCode.NOT_FOUND: "a container that was deleted is not started again",
+    grpc.StatusCode.FAILED_PRECONDITION: "ask for a vGPU in the pod's resources",
 }
 
 
 class CacheClient:
-    """One channel to the scheduler cache."""
+    """One channel to the scheduler cache, opened anew when what proves this node has changed."""
 
-    def __init__(self, config: Cache, node_name: str) -> None:
+    def __init__(self, config: Cache, node_name: str, proof: Proof | None = None) -> None:
+        """`proof`: what both sides show each other; None on a socket that only root can open.
+
+        Raises CredentialsError.
+        """
         self._config = config
-        self._node_name = node_name
-        self._channel = grpc.aio.insecure_channel(config.address, options=_CHANNEL_OPTIONS)
-        self._stub = pb_grpc.SchedulerCacheStub(self._channel)  # type: ignore[no-untyped-call]
+        self._proof = proof
+        self._credentials: Credentials | None = None
+        self._fingerprint: tuple[object, ...] = ()
+        self._closing: set[asyncio.Task[None]] = set()
+        if proof is not None:
+            self._fingerprint = proof.fingerprint()
+            self._credentials = proof.load()
+        self.node_name = self._credentials_node() or node_name
+        """Whom the certificate proves this node to be, else the name that was given."""
+        self._channel, self._stub = self._open()
+
+    @property
+    def expires_unix_seconds(self) -> float:
+        """When the certificate ends; infinite without one."""
+        credentials = self._credentials
+        return credentials.expires_unix_seconds if credentials is not None else float("inf")
 
     async def close(self) -> None:
         """Close the channel; calls in flight end with an error."""
         await self._channel.close(None)
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def reopen(self) -> None:
+        """Use another connection from now on; calls in flight may end on the old one."""
+        old = self._channel
+        self._channel, self._stub = self._open()
+        task = asyncio.create_task(old.close(self._config.total_seconds))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def changed(self) -> bool:
+        """Tell whether the files that prove this node were renewed. Blocks; any thread."""
+        return self._proof is not None and self._proof.fingerprint() != self._fingerprint
+
+    def renew(self) -> None:
+        """Take over renewed files. Raises CredentialsError; the old ones go on working then."""
+        if self._proof is None:
+            return
+        fingerprint = self._proof.fingerprint()
+        credentials = self._proof.load()
+        if credentials.node_name and credentials.node_name != self.node_name:
+            raise CredentialsError(
+                f"{self._config.certificate} is now of node {credentials.node_name}, not of"
+                f" {self.node_name}; restart vgpu-node-agent if that is meant"
+            )
+        self._credentials, self._fingerprint = credentials, fingerprint
+        self.reopen()
+
+    def expiry_warning(self) -> str:
+        """Return what is wrong with the certificate's time; empty when nothing is."""
+        credentials = self._credentials
+        if credentials is None:
+            return ""
+        if credentials.expired():
+            return self._expired(credentials)
+        if credentials.expired(time.time() + _SOON_SECONDS):
+            return f"{self._config.certificate} ends at {credentials.expires_at()}"
+        return ""
+
+    def _expired(self, credentials: Credentials) -> str:
+        return (
+            f"the certificate {self._config.certificate} expired at {credentials.expires_at()}"
+            " and was not renewed; see the log of the kubelet"
+        )
+
+    def _credentials_node(self) -> str:
+        return self._credentials.node_name if self._credentials is not None else ""
+
+    def _open(self) -> tuple[grpc.aio.Channel, pb_grpc.SchedulerCacheStub]:
+        config, credentials = self._config, self._credentials
+        if credentials is None:
+            channel = grpc.aio.insecure_channel(config.address, options=_CHANNEL_OPTIONS)
+        else:
+            options = [each for each in _CHANNEL_OPTIONS if each[0] != _AUTHORITY]
+            # Channels of the same target and options share a connection, with the old certificate.
+            options.append(("grpc.use_local_subchannel_pool", 1))
+            if config.server_name:
+                options.append(("grpc.ssl_target_name_override", config.server_name))
+            channel = grpc.aio.secure_channel(
+                config.address,
+                grpc.ssl_channel_credentials(
+                    credentials.authority, credentials.key or None, credentials.certificate or None
+                ),
+                options=options,
+            )
+        return channel, pb_grpc.SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        token = self._proof.token() if self._proof is not None else ""
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+    def _check_expiry(self) -> None:
+        """Raise CacheUnreachableError where the server would only end the connection."""
+        credentials = self._credentials
+        if credentials is not None and credentials.expired():
+            raise CacheUnreachableError(self._config.address, 0.0, self._expired(credentials))
 
     async def allocate(
         self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
@@ -74,18 +185,37 @@ class CacheClient:
         """
         call = pb.AllocateRequest(
             claim=pb.ClaimKey(runtime_root=key[0], container_id=key[1]),
-            node_name=self._node_name,
+            node_name=self.node_name,
             request=request,
         )
+        answer: pb.AllocateResponse = await self._until(
+            seconds, lambda timeout: self._stub.Allocate(call, timeout=timeout)
+        )
+        return answer
+
+    async def resolve(self, request: pb.ResolveRequest, seconds: float) -> pb.Allocation:
+        """Return the allocation of a pod's container; tries until `seconds` are over.
+
+        An unknown pod may only not be known yet, and is asked for until then.
+        Raises RefusedError, of kind NotYetKnownError when that time is over, and
+        CacheUnreachableError.
+        """
+        answer: pb.ResolveResponse = await self._until(
+            seconds,
+            lambda timeout: self._stub.Resolve(request, timeout=timeout, metadata=self._metadata()),
+        )
+        return answer.allocation
+
+    async def _until(self, seconds: float, call: Callable[[float], Awaitable[T]]) -> T:
+        self._check_expiry()
         deadline = time.monotonic() + seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             left = deadline - time.monotonic()
             try:
-                response: pb.AllocateResponse = await self._stub.Allocate(
-                    call, timeout=min(self._config.try_seconds, max(left, 0.001))
-                )
-                return response
+                return await call(min(self._config.try_seconds, max(left, 0.001)))
+            except CredentialsError as error:
+                raise CacheUnreachableError(self._config.address, seconds, str(error)) from error
             except grpc.aio.AioRpcError as error:
                 if error.code() in _FAILED:
                     raise self._unreachable(error, seconds) from error
@@ -93,6 +223,8 @@ class CacheClient:
                     raise _refused(error) from error
                 wait = pause * random.uniform(0.5, 1.0)
                 if time.monotonic() + wait >= deadline:
+                    if _is_its_own_word(error):
+                        raise NotYetKnownError(*_sentence(error)) from error
                     raise self._unreachable(error, seconds) from error
             await asyncio.sleep(wait)
             pause *= 2
@@ -108,8 +240,11 @@ class CacheClient:
 
     async def report(self, report: pb.ReportNodeRequest) -> None:
         """Report this node. Raises RuntimeShimError."""
+        self._check_expiry()
         try:
-            await self._stub.ReportNode(report, timeout=self._config.try_seconds)
+            await self._stub.ReportNode(
+                report, timeout=self._config.try_seconds, metadata=self._metadata()
+            )
         except grpc.aio.AioRpcError as error:
             raise self._unreachable(error, self._config.try_seconds) from error
 
@@ -119,8 +254,10 @@ class CacheClient:
         Raises RuntimeShimError when it breaks, also when a message was lost.
         """
         sequence = 0
+        self._check_expiry()
+        request = pb.WatchNodeRequest(node_name=self.node_name)
         try:
-            async for event in self._stub.WatchNode(pb.WatchNodeRequest(node_name=self._node_name)):
+            async for event in self._stub.WatchNode(request, metadata=self._metadata()):
                 sequence += 1
                 if event.sequence != sequence:
                     raise RuntimeShimError(
@@ -161,13 +298,20 @@ def explain(config: Cache, request: pb.ExplainRequest) -> list[str]:
     return list(response.lines)
 
 
+def _is_its_own_word(error: grpc.aio.AioRpcError) -> bool:
+    """Tell whether the cache itself said that time is over, and not our own clock."""
+    own_clock = error.details() in (None, "", _DEADLINE_WORDS)
+    return error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and not own_clock
+
+
 def _refused(error: grpc.aio.AioRpcError) -> RefusedError:
-    reason, remedy = _clauses(error)
     kind = NoRoomError if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else RefusedError
-    return kind(
-        reason,
-        remedy or _REMEDIES.get(error.code(), "see the log of the scheduler cache"),
-    )
+    return kind(*_sentence(error))
+
+
+def _sentence(error: grpc.aio.AioRpcError) -> tuple[str, str]:
+    reason, remedy = _clauses(error)
+    return reason, remedy or _REMEDIES.get(error.code(), "see the log of the scheduler cache")
 
 
 def _clauses(error: grpc.aio.AioRpcError) -> tuple[str, str]:

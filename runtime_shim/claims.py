@@ -34,6 +34,7 @@ from runtime_shim.life import (
     Sighting,
     next_state,
 )
+from runtime_shim.node_watch import NodeAnswers
 from runtime_shim.processes import (
     Init,
     InitFacts,
@@ -118,7 +119,12 @@ class Claims:
         regions: Regions,
         cache: Releaser,
         changed: Callable[[], None],
+        pods: NodeAnswers | None = None,
     ) -> None:
+        """`pods`: Kubernetes mode. Who holds what is then the cluster's to say: a container that
+        ended keeps its answer for as long as the cache does, and nothing is released from here.
+        """
+        self._pods = pods
         self._store = store
         self._regions = regions
         self._cache = cache
@@ -168,14 +174,22 @@ class Claims:
             for each in self._tracked.values()
             if each.answer.state != RELEASED
         ]
-        return tracked + [
-            Held(
-                allocation=each.allocation,
-                container_id=each.allocation.claim.container_id,
-                running=False,
-            )
-            for each in self._orphans.values()
-        ]
+        return (
+            tracked
+            + [
+                Held(
+                    allocation=each.allocation,
+                    container_id=each.allocation.claim.container_id,
+                    running=False,
+                )
+                for each in self._orphans.values()
+            ]
+            + [
+                Held(allocation=each, container_id="", running=False, awaited=True)
+                for each in (self._pods.all() if self._pods is not None else ())
+                if each.slices and each.allocation_id not in self._tracked
+            ]
+        )
 
     def has_live_init(self, key: tuple[str, str]) -> bool:
         """Tell whether a container of this key runs at this moment."""
@@ -183,6 +197,23 @@ class Claims:
             tracked.init is not None and alive([tracked.init.pidfd])
             for tracked in self._of_key(key)
         )
+
+    def other_that_runs(self, allocation_id: str, container_id: str) -> str:
+        """Return the id of another container that has this allocation now; empty without one."""
+        tracked = self._tracked.get(allocation_id)
+        if tracked is None:
+            return ""
+        own = tracked.answer.container_id == container_id
+        # A create under way runs under its launcher's pid; of the same container it is ours.
+        fds = tracked.pidfds() if not own else [tracked.init.pidfd] if tracked.init else []
+        return tracked.answer.container_id if alive(fds) else ""
+
+    async def look_at_one(self, allocation_id: str) -> None:
+        """Look at one container before another one takes its place."""
+        tracked = self._tracked.get(allocation_id)
+        if tracked is not None:
+            for seen in _look_at_all([tracked], self._boot_id, self._regions.folder):
+                await self._apply(*seen)
 
     def is_running(self, allocation_id: str) -> bool:
         """Tell whether a claim is running, as far as it was seen."""
@@ -379,8 +410,21 @@ class Claims:
             await self._settle(_without_init(list(self._tracked.values())))
             await self._look_at_orphans()
             self._release(self._released())
+            await self._forget_pods()
             await self._keep_rest()
             await self._erase_freed()
+
+    async def _forget_pods(self) -> None:
+        """Drop ended containers that the cache took back while they ran."""
+        if self._pods is not None and self._pods.live:
+            await self.forget(
+                [
+                    tracked.answer.allocation_id
+                    for tracked in self._tracked.values()
+                    if self._may_drop(tracked)
+                    and self._pods.get(tracked.answer.allocation_id) is None
+                ]
+            )
 
     async def _free_removed(self, doubtful: list[_Tracked], key: tuple[str, str]) -> None:
         await self._look_at(await in_thread(partial(_urgent, doubtful, key)))
@@ -418,8 +462,10 @@ class Claims:
             if not answer.init_seen:
                 answer = tracked.answer = replace(answer, init_seen=True)
                 await self._keep(answer)
-        if answer.key in self._creating:
+        if self._is_being_created(answer):
             return
+        if self._pods is not None:  # the engine's folders of a pod's container say nothing
+            sighting = replace(sighting, engine_knows=True)
         state = next_state(answer.state, sighting)
         if state == answer.state:
             return
@@ -436,6 +482,8 @@ class Claims:
         self._changed()
 
     def _released(self) -> list[str]:
+        if self._pods is not None:
+            return []
         return [
             tracked.answer.allocation_id
             for tracked in self._tracked.values()
@@ -547,7 +595,10 @@ class Claims:
         return [tracked for tracked in self._tracked.values() if tracked.answer.key == key]
 
     def _may_drop(self, tracked: _Tracked) -> bool:
-        return tracked.answer.state != RUNNING and tracked.answer.key not in self._creating
+        return tracked.answer.state != RUNNING and not self._is_being_created(tracked.answer)
+
+    def _is_being_created(self, answer: Answer) -> bool:
+        return answer.key in self._creating or pod_key(answer.allocation_id) in self._creating
 
     def _track(self, tracked: _Tracked) -> None:
         self._untrack(tracked.answer.allocation_id)
@@ -579,6 +630,14 @@ class Claims:
         self._store.remove(*allocation_ids)
         for allocation_id in allocation_ids:
             self._regions.remove(allocation_id)
+
+
+def pod_key(allocation_id: str) -> tuple[str, str]:
+    """Return the key under which creates of a pod's container wait for each other.
+
+    Each of its starts has another id, so that the id is none.
+    """
+    return "pod", allocation_id
 
 
 _Seen = tuple[_Tracked, Init | None, Sighting]

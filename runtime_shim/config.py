@@ -50,12 +50,31 @@ class Cache:
     """One call's deadline. A known container waits this long in all before its stored answer."""
     total_seconds: float = 8.0
     """All tries of one create, below the launcher's own 10 s."""
+    ca: str = ""
+    """PEM of the authority that signed the cache's certificate; needed with a TCP address."""
+    certificate: str = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    """PEM that proves this node; the kubelet's own one does, and the kubelet renews it."""
+    key: str = ""
+    """PEM of its key; empty: in the same file."""
+    token: str = ""
+    """File of a projected service account token, which proves the node instead, at the cache's
+    other port; it needs API server 1.30 and `node_name`."""
+    server_name: str = ""
+    """The name in the cache's certificate, where it is not the address's."""
 
     def __post_init__(self) -> None:
         if not 0 < self.try_seconds <= self.total_seconds:
             raise ConfigError("cache: 0 < try_seconds <= total_seconds must hold")
         if not self.address:
             raise ConfigError("cache.address is empty")
+        for name in ("ca", "certificate", "key", "token"):
+            path = getattr(self, name)
+            if path and not path.startswith("/"):
+                raise ConfigError(f"cache.{name} must be an absolute path")
+
+    def key_path(self) -> str:
+        """Return where the certificate's key is."""
+        return self.key or self.certificate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +129,12 @@ class Policy:
 
     unmanaged: str = "void"
     """A container that asks for no slice: `void` hides every GPU, `allow` leaves it alone."""
+    unmanaged_allow: tuple[str, ...] = ()
+    """Kubernetes: `NAMESPACE/POD` patterns (`*`, `?`) of pods without a slice that are left alone:
+    NVIDIA's own plugin, exporter and driver pods. Each use is logged."""
+    require_uuid: bool = False
+    """Kubernetes: refuse a container with a slice that lost its VGPU_CONTAINER_UUID. By default its
+    pod and name are enough, since a webhook may be away when a pod is made."""
     driver_capabilities: tuple[str, ...] = ("compute", "utility", "video")
     """The most that NVIDIA_DRIVER_CAPABILITIES may name; display and graphics open other doors."""
     preload_env: str = "refuse"
@@ -133,6 +158,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         _one_of("policy.unmanaged", self.unmanaged, ("void", "allow"))
+        for pattern in self.unmanaged_allow:
+            if pattern.count("/") != 1:
+                raise ConfigError(
+                    f"policy.unmanaged_allow holds NAMESPACE/POD patterns, not {pattern!r}"
+                )
         _one_of("policy.preload_env", self.preload_env, ("refuse", "allow"))
         _one_of("policy.sys_admin", self.sys_admin, ("refuse", "allow"))
         unknown = set(self.driver_capabilities) - DRIVER_CAPABILITIES
@@ -157,9 +187,10 @@ class Config:
     """Everything that /etc/vgpu/agent.toml says."""
 
     mode: str = "local"
-    """Where answers come from: `local` asks the host's own scheduler cache."""
+    """Where answers come from: `local` asks the host's own scheduler cache what a container's
+    variables ask for; `kubernetes` asks the cluster's what its pod was given."""
     node_name: str = field(default_factory=socket.gethostname)
-    """The name under which this node reports."""
+    """The name under which this node reports; the one in the certificate goes before it."""
     paths: Paths = field(default_factory=Paths)
     cache: Cache = field(default_factory=Cache)
     driver: Driver = field(default_factory=Driver)
@@ -169,8 +200,6 @@ class Config:
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, ("local", "kubernetes"))
-        if self.mode == "kubernetes":
-            raise ConfigError('mode "kubernetes" is not part of this version; use mode "local"')
         if not self.node_name:
             raise ConfigError("node_name is empty")
 

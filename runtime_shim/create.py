@@ -21,7 +21,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, encode_answer
 from runtime_shim.bundle import Bundle
 from runtime_shim.calibration import Calibration
-from runtime_shim.claims import Claims
+from runtime_shim.claims import Claims, pod_key
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
 from runtime_shim.counters import Counters
@@ -34,9 +34,11 @@ from runtime_shim.errors import (
     RefusedError,
 )
 from runtime_shim.host import Host
+from runtime_shim.identity import Identity, IdentityError, check_container_uuid, identity_of
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.library import check_library
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
+from runtime_shim.node_watch import PodLookup
 from runtime_shim.policy import Treatment, check_managed, driver_capabilities, treat_unmanaged
 from runtime_shim.processes import boot_id, boottime_ns
 from runtime_shim.region import Regions, check_allocation
@@ -114,7 +116,10 @@ class Creator:
         calibration: Calibration,
         host: Host,
         counters: Counters | None = None,
+        pods: PodLookup | None = None,
     ) -> None:
+        """`pods`: Kubernetes mode, in which containers get what the cluster gave them."""
+        self._pods = pods
         self._config = config
         self._counters = counters or Counters()
         self._cache = cache
@@ -193,15 +198,13 @@ class Creator:
         return refuse(line)
 
     async def _create(self, creation: _Creation) -> Verdict:
+        if self._pods is not None:
+            return await self._create_in_pod(creation, self._pods)
         # Short and on local file systems: a thread would wait longer for the interpreter. Only the
         # root and the sources of binds may lie on a file system that hangs.
         plan = self._read(creation)
         if plan is None:
-            if creation.void is not None:
-                creation.step = "rootfs"
-                await self._inspections.run(partial(self._check_doors, creation, creation.void))
-                creation.bundle.write(creation.void)
-            return creation.unmanaged_verdict
+            return await self._start_unmanaged(creation)
         creation.step = "rootfs"
         rootfs = await self._inspections.run(
             partial(self._inspect, creation, plan.spec, plan.library is not None)
@@ -225,6 +228,94 @@ class Creator:
             self._prepare(creation, plan, rootfs, answer, cards)
         return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
 
+    async def _create_in_pod(self, creation: _Creation, pods: PodLookup) -> Verdict:
+        """Give a pod's container what the cluster gave it. Nothing in its variables counts but the
+        UUID, and that only where pod and container are the ones it was made for.
+        """
+        launch, bundle = creation.launch, creation.bundle
+        spec = bundle.read()
+        facts = classify(spec, mode="kubernetes")
+        creation.name = facts.name(launch.container_id)
+        if facts.sandbox and not facts.managed:
+            return LOW_LEVEL
+        creation.step = "identity"
+        identity = self._identity(creation, spec, facts)
+        if identity is None or not (facts.managed or pods.known(identity)):
+            creation.unmanaged_verdict = self._unmanaged(
+                creation, spec, facts, allow=self._config.policy.unmanaged_allow if identity else ()
+            )
+            return await self._start_unmanaged(creation)
+        container_uuid = check_container_uuid(facts.container_uuid) if facts.managed else ""
+        if not container_uuid and self._config.policy.require_uuid:
+            raise IdentityError(
+                "it holds a slice and has no VGPU_CONTAINER_UUID, which this node requires",
+                "see that vgpu's webhook admits pods, then make the pod anew",
+            )
+        creation.step = "policy"
+        self._check_policy(creation, facts)
+        creation.step = "cache"
+        allocation = await pods.find(
+            identity, container_uuid, launch.container_id, self._seconds_left(launch)
+        )
+        if not allocation.slices:
+            creation.unmanaged_verdict = self._void(creation, spec)
+            return await self._start_unmanaged(creation)
+        check_allocation(allocation)
+        cards = self._cards(allocation)
+        plan = self._plan(creation, spec, pb.AllocationRequest(), whole=allocation.whole_cards)
+        creation.step = "rootfs"
+        rootfs = await self._inspections.run(
+            partial(self._inspect, creation, plan.spec, plan.library is not None)
+        )
+        creation.step = "cache"
+        async with self._claims.creating(pod_key(allocation.allocation_id)):
+            await self._claims.look_at_one(allocation.allocation_id)
+            if other := self._claims.other_that_runs(allocation.allocation_id, launch.container_id):
+                raise RefusedError(
+                    f"container {other[:12]} still runs with its slice",
+                    "it starts once that one has ended",
+                )
+            if pods.is_gone(allocation.allocation_id):
+                raise RefusedError(
+                    "its slice was taken back while it started",
+                    "a pod that was deleted is not started again",
+                )
+            answer = self._answer(creation, plan, allocation)
+            creation.step = "files"
+            self._claims.started(answer, launch.launcher_pidfd)
+            self._prepare(creation, plan, rootfs, answer, cards)
+        return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+
+    def _identity(self, creation: _Creation, spec: Spec, facts: Classification) -> Identity | None:
+        """Return whose container it is; None for one that holds nothing and need not say."""
+        if facts.managed and not facts.cri:
+            raise IdentityError(
+                "it has a VGPU_CONTAINER_UUID and was not started by the kubelet",
+                "leave this variable to vgpu",
+            )
+        try:
+            return identity_of(spec) if facts.cri else None
+        except IdentityError as error:
+            if facts.managed:
+                raise
+            logger.warning(
+                "container without a slice contradicts itself",
+                extra={"container_id": creation.launch.container_id, "reason": error.reason},
+            )
+            return None
+
+    async def _start_unmanaged(self, creation: _Creation) -> Verdict:
+        if creation.void is not None:
+            creation.step = "rootfs"
+            await self._inspections.run(partial(self._check_doors, creation, creation.void))
+            creation.bundle.write(creation.void)
+        return creation.unmanaged_verdict
+
+    def _seconds_left(self, launch: Launch) -> float:
+        """Return how long the cache may be asked: its sentence must still reach the launcher."""
+        left = launch.began + verdict_seconds(self._config) - _ANSWER_SECONDS - time.monotonic()
+        return max(min(self._config.cache.total_seconds, left), 0.1)
+
     def _read(self, creation: _Creation) -> _Plan | None:
         """Look at the bundle. None: it asks for nothing, and starts as it is or as `void` says."""
         bundle, launch = creation.bundle, creation.launch
@@ -243,17 +334,29 @@ class Creator:
             creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
             return None
         creation.step = "policy"
+        self._check_policy(creation, facts)
+        return self._plan(creation, spec, request, whole=_asks_for_whole_cards(request))
+
+    def _check_policy(self, creation: _Creation, facts: Classification) -> None:
         check_managed(facts, sys_admin=self._config.policy.sys_admin)
         if facts.sys_admin:
             logger.warning(
                 "weak isolation: CAP_SYS_ADMIN can unmount what limits the container",
-                extra={"container_id": launch.container_id},
+                extra={"container_id": creation.launch.container_id},
             )
+
+    def _plan(
+        self, creation: _Creation, spec: Spec, request: pb.AllocationRequest, *, whole: bool
+    ) -> _Plan:
+        """`whole`: it gets whole cards, and so no library."""
+        launch = creation.launch
+        creation.step = "policy"
         capabilities = driver_capabilities(
-            env.get("NVIDIA_DRIVER_CAPABILITIES"), self._config.policy.driver_capabilities
+            environment(spec).get("NVIDIA_DRIVER_CAPABILITIES"),
+            self._config.policy.driver_capabilities,
         )
         library = None
-        if not _asks_for_whole_cards(request):
+        if not whole:
             creation.step = "library"
             library = check_library(self._config.paths.library)
         creation.step = "policy"
@@ -307,14 +410,27 @@ class Creator:
     def _check_doors(self, creation: _Creation, spec: Spec) -> None:
         self._doors.check(spec, creation.launch.bundle_fd)
 
-    def _unmanaged(self, creation: _Creation, spec: Spec, facts: Classification) -> Verdict:
-        decision = treat_unmanaged(facts, default=self._config.policy.unmanaged)
+    def _unmanaged(
+        self,
+        creation: _Creation,
+        spec: Spec,
+        facts: Classification,
+        allow: Sequence[str] = (),
+    ) -> Verdict:
+        decision = treat_unmanaged(facts, default=self._config.policy.unmanaged, allow=allow)
         if decision.treatment is Treatment.LEAVE:
             logger.warning(
                 "container without a slice left as it is",
-                extra={"container_id": creation.launch.container_id, "reason": decision.reason},
+                extra={
+                    "container_id": creation.launch.container_id,
+                    "container": f"{creation.name.place}/{creation.name.name}",
+                    "reason": decision.reason,
+                },
             )
             return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+        return self._void(creation, spec)
+
+    def _void(self, creation: _Creation, spec: Spec) -> Verdict:
         stripped = self._strip(creation, spec, None)
         edits = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": "void"})
         creation.void = apply_edits(stripped, edits)

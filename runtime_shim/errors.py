@@ -28,6 +28,10 @@ class NoRoomError(RefusedError):
     """No card has room for it now; a slice that is given back may change that."""
 
 
+class NotYetKnownError(RefusedError):
+    """The scheduler cache waited for a pod until the deadline, and it did not come."""
+
+
 class CacheUnreachableError(RuntimeShimError):
     """The scheduler cache gave no answer in time; a known container may use its stored answer."""
 

@@ -51,6 +51,8 @@ class Sources:
     nvml_errors: Callable[[], dict[str, int]]
     cache_connected: Callable[[], bool]
     mode: str
+    certificate_expires: Callable[[], float] = lambda: float("inf")
+    """When what proves this node ends, Unix time; infinite without a certificate."""
 
 
 class AgentCollector(Collector):
@@ -86,6 +88,13 @@ class AgentCollector(Collector):
             "When the numbers of containers and cards were read, Unix time.",
             value=readings.unix_seconds,
         )
+        expires = self._sources.certificate_expires()
+        if expires < float("inf"):
+            yield GaugeMetricFamily(
+                "vgpu_certificate_expiry_time_seconds",
+                "When the certificate that proves this node ends, Unix time.",
+                value=expires,
+            )
         about = GaugeMetricFamily("vgpu_agent_info", "The agent.", labels=["version", "mode"])
         about.add_metric([__version__, self._sources.mode], 1)
         yield about

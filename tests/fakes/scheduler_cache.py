@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler cache that does what a test tells it, behind a real gRPC server on a unix socket."""
+"""A scheduler cache that does what a test tells it, behind a real gRPC server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from vgpu.v1.scheduler_cache_pb2_grpc import (
     add_SchedulerCacheServicer_to_server,
 )
 
+from tests.testbed.certificates import CertificateAuthority, Credentials
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Failure = tuple[grpc.StatusCode, str]
 
@@ -30,6 +32,17 @@ class ScriptedCache(SchedulerCacheServicer):
         self.allocate: Callable[[pb.AllocateRequest], pb.AllocateResponse] = (
             lambda _: pb.AllocateResponse()
         )
+        self.resolve: Callable[[pb.ResolveRequest], pb.ResolveResponse | Failure | None] = (
+            lambda _: None
+        )
+        """None: the pod is not known yet."""
+        self.resolves: list[pb.ResolveRequest] = []
+        self.tokens: list[str] = []
+        """What callers of Resolve showed."""
+        self.peers: list[str] = []
+        """Common names in the certificates of callers of Resolve."""
+        self.streams = 0
+        """How many WatchNode calls there were."""
         self.events: asyncio.Queue[pb.WatchNodeResponse] = asyncio.Queue()
         self.lines = ["a sentence"]
         self.allocations: list[pb.AllocateRequest] = []
@@ -47,6 +60,27 @@ class ScriptedCache(SchedulerCacheServicer):
         self.released.append(request.allocation_id)
         return pb.ReleaseResponse()
 
+    async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveResponse:
+        self.resolves.append(request)
+        metadata = dict(context.invocation_metadata() or ())
+        self.tokens.append(str(metadata.get("authorization", "")))
+        names = context.auth_context().get("x509_common_name", ())
+        self.peers += [name.decode() for name in names]
+        await self._fail(context)
+        while True:
+            answer = self.resolve(request)
+            if isinstance(answer, pb.ResolveResponse):
+                return answer
+            if answer is not None:
+                await context.abort(*answer)
+            left = context.time_remaining()
+            if left is not None and left < 0.1:
+                await context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    "the pod is not known yet; see that it exists",
+                )
+            await asyncio.sleep(0.02)
+
     async def ReportNode(
         self, request: pb.ReportNodeRequest, context: Context
     ) -> pb.ReportNodeResponse:
@@ -58,6 +92,7 @@ class ScriptedCache(SchedulerCacheServicer):
         self, request: pb.WatchNodeRequest, context: Context
     ) -> AsyncIterator[pb.WatchNodeResponse]:
         await self._fail(context)
+        self.streams += 1
         while True:
             yield await self.events.get()
 
@@ -71,6 +106,60 @@ class ScriptedCache(SchedulerCacheServicer):
             await asyncio.Event().wait()
         if self.failures:
             await context.abort(*self.failures.pop(0))
+
+
+class Streams:
+    """Numbers the messages of one stream after the other."""
+
+    def __init__(self, cache: ScriptedCache) -> None:
+        self._cache = cache
+        self._sequence = 0
+
+    def snapshot(self, *allocations: pb.Allocation) -> None:
+        """Begin a stream."""
+        self._sequence = 0
+        self._send(snapshot=pb.NodeSnapshot(allocations=allocations))
+
+    def upsert(self, allocation: pb.Allocation) -> None:
+        """Tell of an allocation."""
+        self._send(upsert=allocation)
+
+    def remove(self, allocation_id: str) -> None:
+        """Tell of the end of one."""
+        self._send(remove=allocation_id)
+
+    def skip(self) -> None:
+        """Lose a message."""
+        self._sequence += 1
+
+    def _send(self, **event: Any) -> None:  # noqa: ANN401 - fields of the message
+        self._sequence += 1
+        self._cache.events.put_nowait(pb.WatchNodeResponse(sequence=self._sequence, **event))
+
+
+@asynccontextmanager
+async def serving_tls(
+    cache: ScriptedCache,
+    authority: CertificateAuthority,
+    server: Credentials,
+    *,
+    require_client: bool = True,
+    port: int = 0,
+) -> AsyncIterator[int]:
+    """Serve `cache` over TLS on loopback inside the block; yields the port."""
+    grpc_server = grpc.aio.server()
+    add_SchedulerCacheServicer_to_server(cache, grpc_server)  # type: ignore[no-untyped-call]
+    credentials = grpc.ssl_server_credentials(
+        [(server.key.read_bytes(), server.certificate.read_bytes())],
+        authority.certificate.read_bytes() if require_client else None,
+        require_client,
+    )
+    bound = grpc_server.add_secure_port(f"127.0.0.1:{port}", credentials)
+    await grpc_server.start()
+    try:
+        yield bound
+    finally:
+        await grpc_server.stop(None)
 
 
 @asynccontextmanager

@@ -114,7 +114,7 @@ async def test_a_cache_without_answer_is_unreachable(
         ("RESOURCE_EXHAUSTED", "no room; stop a; or b", "no room; stop a", "or b"),
         ("RESOURCE_EXHAUSTED", "no room", "no room", "free a slice or ask for less"),
         ("INVALID_ARGUMENT", "bad", "bad", "correct the request"),
-        ("FAILED_PRECONDITION", "bad", "bad", "see the log of the scheduler cache"),
+        ("FAILED_PRECONDITION", "bad", "bad", "ask for a vGPU in the pod's resources"),
         ("UNIMPLEMENTED", "x", "x", "run the scheduler cache in embedded mode on this host"),
         ("ABORTED", "", "the scheduler cache answered ABORTED", "see the log"),
     ],
