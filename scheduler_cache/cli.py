@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,6 +41,26 @@ def _settings(command: Command) -> Command:
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
             help="Where the state is kept. Default: /var/lib/vgpu/cache.",
+        ),
+        click.option(
+            "--tls-listen",
+            "kubernetes_listen",
+            multiple=True,
+            metavar="HOST:PORT",
+            help="For nodes, with TLS and certificates. Default: [::]:9400.",
+        ),
+        click.option(
+            "--kubeconfig",
+            "kubernetes_kubeconfig",
+            metavar="FILE",
+            help="Serve the cluster that this file leads to.",
+        ),
+        click.option(
+            "--in-cluster",
+            "kubernetes_in_cluster",
+            is_flag=True,
+            default=None,
+            help="Serve the cluster in which this runs as a pod.",
         ),
         click.option(
             "--embedded",
@@ -85,18 +104,25 @@ def main() -> None:
 def serve(config_path: Path | None, **flags: object) -> None:
     """Serve until SIGTERM."""
     config = _config(config_path, flags)
-    if not config.embedded:
-        click.echo(
-            "vgpu-scheduler-cache: the Kubernetes mode is not part of this version; "
-            "use --embedded to serve this host alone",
-            err=True,
-        )
-        sys.exit(2)
     configure_logging(config.log_format)
     try:
-        asyncio.run(server.serve(config))
+        asyncio.run(server.serve(config) if config.embedded else _serve_cluster(config))
     except SchedulerCacheError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _serve_cluster(config: Config) -> Coroutine[None, None, None]:
+    """Return the Kubernetes mode. It imports what the embedded mode does without."""
+    if not (config.kubernetes.in_cluster or config.kubernetes.kubeconfig):
+        raise click.UsageError("give --embedded, --in-cluster or --kubeconfig FILE")
+    try:
+        from scheduler_cache import cluster_server
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"the Kubernetes mode needs the package {error.name}; it ships as a container image "
+            "with everything in requirements-kube.txt"
+        ) from error
+    return cluster_server.serve(config)
 
 
 @main.command()

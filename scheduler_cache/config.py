@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.errors import ConfigError
 from scheduler_cache.model import CardPolicy
 
@@ -20,7 +21,12 @@ DEFAULT_PATH = Path("/etc/vgpu/scheduler-cache.toml")
 CARD_POLICIES = tuple(policy.value for policy in CardPolicy)
 LOG_FORMATS = ("text", "json")
 
+_KUBERNETES = KubernetesConfig()
+_TABLE = "kubernetes."
+_FLAG = "kubernetes_"
+
 _KINDS: tuple[tuple[type, str], ...] = (
+    (KubernetesConfig, "a table"),
     (Path, "a path"),
     (tuple, "a list of strings"),
     (bool, "true or false"),
@@ -35,8 +41,8 @@ class Config:
     """How the scheduler cache runs."""
 
     embedded: bool = False
-    """Serve this host alone, with the state in SQLite. Off: the Kubernetes mode, which is to come;
-    off by default, so that no host of a cluster becomes its own authority by mistake."""
+    """Serve this host alone, with the state in SQLite. Off: the Kubernetes mode; off by default, so
+    that no host of a cluster becomes its own authority by mistake."""
     state_dir: Path = Path("/var/lib/vgpu/cache")
     """Holds `state.db` and `lock`; survives a reboot, as containers do."""
     listen: tuple[str, ...] = ("unix:/run/vgpu/cache.sock",)
@@ -52,6 +58,8 @@ class Config:
     """How long calls under way may take after SIGTERM: what an agent waits for one answer."""
     log_format: str = "text"
     """`text` for people and journald, `json` for collectors."""
+    kubernetes: KubernetesConfig = _KUBERNETES
+    """Of the Kubernetes mode alone."""
 
     def __post_init__(self) -> None:
         if not self.listen:
@@ -67,7 +75,7 @@ class Config:
 
     @classmethod
     def load(cls, path: Path | None, flags: Mapping[str, object] | None = None) -> Config:
-        """Return the file at `path` with `flags` on top.
+        """Return the file at `path` with `flags` on top; `kubernetes_KEY` is a key of the table.
 
         None means the default path, where a missing file is an empty one.
         """
@@ -80,7 +88,14 @@ class Config:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path or DEFAULT_PATH}: {error}") from error
         try:
-            return cls(**{**_checked(table), **(flags or {})})
+            values = {**_checked(table, cls), **(flags or {})}
+            nested = {
+                name.removeprefix(_FLAG): values.pop(name)
+                for name in list(values)
+                if name.startswith(_FLAG)
+            }
+            config = cls(**values)
+            return replace(config, kubernetes=replace(config.kubernetes, **nested))
         except ConfigError as error:
             raise ConfigError(f"{path or DEFAULT_PATH}: {error}") from None
 
@@ -90,21 +105,27 @@ class Config:
         return int(self.stopped_grace_seconds * 1e9)
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{field.name} = {_toml(getattr(self, field.name))}" for field in fields(self)
-        )
+        plain = [field.name for field in fields(self) if field.name != "kubernetes"]
+        lines = [f"{name} = {_toml(getattr(self, name))}" for name in plain]
+        table = [
+            f"{field.name} = {_toml(getattr(self.kubernetes, field.name))}"
+            for field in fields(self.kubernetes)
+        ]
+        return "\n".join([*lines, "", "[kubernetes]", *table])
 
 
-def _checked(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with the types of Config, or raise ConfigError naming the key."""
-    defaults = {field.name: field.default for field in fields(Config)}
+def _checked(table: dict[str, Any], kind: type, where: str = "") -> dict[str, Any]:
+    """Return the table with the types of `kind`, or raise ConfigError naming the key."""
+    defaults = {field.name: field.default for field in fields(kind)}
     unknown = sorted(set(table) - set(defaults))
     if unknown:
-        raise ConfigError(f"unknown key {unknown[0]!r}; known are {', '.join(defaults)}")
-    return {key: _value(key, value, defaults[key]) for key, value in table.items()}
+        raise ConfigError(f"unknown key {where + unknown[0]!r}; known are {', '.join(defaults)}")
+    return {key: _value(where + key, value, defaults[key]) for key, value in table.items()}
 
 
 def _value(key: str, value: object, default: object) -> object:
+    if isinstance(default, KubernetesConfig) and isinstance(value, dict):
+        return KubernetesConfig(**_checked(value, KubernetesConfig, _TABLE))
     if isinstance(default, Path) and isinstance(value, str):
         return Path(value)
     if isinstance(default, tuple) and isinstance(value, list):

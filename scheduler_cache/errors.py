@@ -89,7 +89,7 @@ class NoSliceError(SchedulerCacheError):
 
 
 class NotBelievedError(SchedulerCacheError):
-    """What was decided about the container is not believed, or the caller's proof contradicts it."""
+    """What was decided about the container is not believed, or contradicts the caller's proof."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
 

@@ -25,14 +25,22 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Health:
-    """Serving until `stop`."""
+    """Serving, from `start` where that is awaited, until `stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, started: bool = True) -> None:
+        self._started = asyncio.Event()
         self._stopped = asyncio.Event()
+        if started:
+            self._started.set()
+
+    def start(self) -> None:
+        """Tell checkers and watchers that calls are answered from now on."""
+        self._started.set()
 
     def stop(self) -> None:
         """Tell checkers and watchers that no new call should come."""
         self._stopped.set()
+        self._started.set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service."""
@@ -49,7 +57,8 @@ class Health:
         )
 
     def _status(self) -> Int32Value:
-        return Int32Value(value=NOT_SERVING if self._stopped.is_set() else SERVING)
+        serving = self._started.is_set() and not self._stopped.is_set()
+        return Int32Value(value=SERVING if serving else NOT_SERVING)
 
     async def _check(self, request: StringValue, context: Context) -> Int32Value:
         if request.value not in SERVICES:
@@ -63,6 +72,9 @@ class Health:
             yield Int32Value(value=SERVICE_UNKNOWN)
             return
         yield self._status()
+        if not self._started.is_set():
+            await self._started.wait()
+            yield self._status()
         if not self._stopped.is_set():
             await self._stopped.wait()
             yield self._status()

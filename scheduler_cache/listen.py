@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening addresses: what may be listened on, and making room for a Unix socket."""
+"""Listening addresses: what may be listened on without TLS, and binding it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import grpc
 
 from scheduler_cache.errors import ListenError
 
@@ -66,3 +70,39 @@ def make_room(path: Path) -> None:
             raise ListenError(f"unix:{path}: {error.strerror or error}") from error
         else:
             raise ListenError(f"unix:{path}: another process listens there")
+
+
+@contextmanager
+def bound(server: grpc.aio.Server, addresses: list[str]) -> Iterator[None]:
+    """Bind all addresses; Unix sockets are root's alone and are removed at the end."""
+    paths = [unix_path(address) for address in addresses if address.startswith("unix:")]
+    for path in paths:
+        make_room(path)
+    # The sockets are made with their final mode, so that there is no moment at which others may
+    # connect. Nothing else runs in this process yet.
+    umask = os.umask(0o177)
+    try:
+        for address in addresses:
+            _bind(server, address)
+    finally:
+        os.umask(umask)
+    ours = {path: _identity(path) for path in paths}
+    try:
+        yield
+    finally:
+        for path, identity in ours.items():
+            with suppress(FileNotFoundError):
+                if _identity(path) == identity:
+                    path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ListenError(f"{address}: cannot be bound: is another process using it?") from error

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc
 from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_server
 
 from scheduler_cache.cache import Cache
 from scheduler_cache.config import Config
-from scheduler_cache.errors import ListenError
 from scheduler_cache.flusher import Flusher
 from scheduler_cache.health import Health
-from scheduler_cache.listen import checked_address, make_room, unix_path
+from scheduler_cache.listen import bound, checked_address
 from scheduler_cache.model import CardPolicy
 from scheduler_cache.service import EmbeddedService
 from scheduler_cache.sqlite_store import Store
@@ -61,7 +58,7 @@ async def running(config: Config) -> AsyncIterator[None]:
         service = EmbeddedService(cache, store, watchers, flusher.want)
         add_SchedulerCacheServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         health.add_to(server)
-        with _bound(server, addresses):
+        with bound(server, addresses):
             await server.start()
             flushing = asyncio.create_task(flusher.run())
             logger.info(
@@ -79,39 +76,3 @@ async def running(config: Config) -> AsyncIterator[None]:
                 watchers.close("the scheduler cache is shutting down; retrying is safe")
                 await server.stop(config.drain_seconds)
                 flushing.cancel()  # to close the store brings the rest to the disk
-
-
-@contextmanager
-def _bound(server: grpc.aio.Server, addresses: list[str]) -> Iterator[None]:
-    """Bind all addresses; Unix sockets are root's alone and are removed at the end."""
-    paths = [unix_path(address) for address in addresses if address.startswith("unix:")]
-    for path in paths:
-        make_room(path)
-    # The sockets are made with their final mode, so that there is no moment at which others may
-    # connect. Nothing else runs in this process yet.
-    umask = os.umask(0o177)
-    try:
-        for address in addresses:
-            _bind(server, address)
-    finally:
-        os.umask(umask)
-    ours = {path: _identity(path) for path in paths}
-    try:
-        yield
-    finally:
-        for path, identity in ours.items():
-            with suppress(FileNotFoundError):
-                if _identity(path) == identity:
-                    path.unlink()
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _bind(server: grpc.aio.Server, address: str) -> None:
-    try:
-        server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise ListenError(f"{address}: cannot be bound: is another process using it?") from error

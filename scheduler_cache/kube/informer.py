@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
@@ -89,7 +89,7 @@ class Timing:
 class Informer(Generic[ObjectT]):
     """One copy. `upsert` and `delete` are called in the order in which things happened.
 
-    Both are called again for what is already so; that must change nothing.
+    `delete` is also told the resource version of the moment at which the object was gone.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Informer(Generic[ObjectT]):
         client: KubeClient,
         resource: Resource[ObjectT],
         upsert: Callable[[ObjectT], None],
-        delete: Callable[[Key], None],
+        delete: Callable[[Key, int], None],
         *,
         timing: Timing | None = None,
         page_items: int = _PAGE_ITEMS,
@@ -113,6 +113,9 @@ class Informer(Generic[ObjectT]):
         self._decoder = Decoder(resource.kind)
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._resource_version = ""
+        self._hurry = asyncio.Event()
+        self._listing = False
+        self._waiting: list[asyncio.Future[None]] = []
         self._synced = asyncio.Event()
         self._trouble = "the first list is under way"
         self._contact = time.monotonic()
@@ -144,6 +147,22 @@ class Informer(Generic[ObjectT]):
     async def wait_synced(self) -> None:
         """Return once a whole list has been taken in."""
         await self._synced.wait()
+
+    async def wait_version(self, version: str) -> None:
+        """Return once everything up to a resource version has been taken in."""
+        while number_of(self._resource_version) < number_of(version):
+            moved = asyncio.get_running_loop().create_future()
+            self._waiting.append(moved)
+            await moved
+
+    async def relist(self) -> None:
+        """Return once a whole list that began after this call has been taken in."""
+        wanted = self.lists + (2 if self._listing else 1)
+        self._hurry.set()
+        while self.lists < wanted:
+            moved = asyncio.get_running_loop().create_future()
+            self._waiting.append(moved)
+            await moved
 
     async def run(self) -> None:
         """Follow until cancelled; every error is waited out."""
@@ -186,10 +205,25 @@ class Informer(Generic[ObjectT]):
         self.restarts[why] = self.restarts.get(why, 0) + 1
         logger.info("%s: listing anew", self.resource.name, extra={"reason": words})
 
+    def _reached(self, version: str) -> None:
+        self._resource_version = version
+        waiting, self._waiting = self._waiting, []
+        for moved in waiting:
+            if not moved.done():
+                moved.set_result(None)
+
     # Listing
 
     async def _list(self, *, paged: bool) -> None:
         """Take in a whole list, then delete what was known and is not in it."""
+        self._hurry.clear()
+        self._listing = True
+        try:
+            await self._list_all(paged=paged)
+        finally:
+            self._listing = False
+
+    async def _list_all(self, *, paged: bool) -> None:
         seen: set[tuple[str, str]] = set()
         params = dict(self.resource.selectors)
         if paged:
@@ -204,10 +238,11 @@ class Informer(Generic[ObjectT]):
             if not page.metadata.continue_:
                 break
             params["continue"] = page.metadata.continue_
+        version = page.metadata.resource_version
         for name in [name for name in self._known if name not in seen]:
-            self._drop(name)
-        self._resource_version = page.metadata.resource_version
+            self._drop(name, version)
         self.lists += 1
+        self._reached(version)
         self._in_step()
 
     def _take(self, item: ObjectT) -> tuple[str, str]:
@@ -219,19 +254,19 @@ class Informer(Generic[ObjectT]):
         if known == (uid, version):
             return name
         if known is not None and known[0] != uid:
-            self._drop(name)
+            self._drop(name, version)
         self._known[name] = (uid, version)
         self._upsert(item)
         return name
 
-    def _drop(self, name: tuple[str, str]) -> None:
+    def _drop(self, name: tuple[str, str], version: str) -> None:
         uid, _ = self._known.pop(name)
-        self._delete(Key(*name, uid))
+        self._delete(Key(*name, uid), number_of(version))
 
     def _forget_all(self) -> None:
         """Take the cluster's word that there is no such kind, and so no such object."""
         for name in list(self._known):
-            self._drop(name)
+            self._drop(name, "")
         self._resource_version = ""
         self._in_step()
 
@@ -247,14 +282,28 @@ class Informer(Generic[ObjectT]):
         """Watch, again and again, until it is time to list anew."""
         listed = time.monotonic()
         patience = self._timing.relist_seconds * random.uniform(0.9, 1.1)
-        while time.monotonic() - listed < patience:
+        while time.monotonic() - listed < patience and not self._hurry.is_set():
             started = time.monotonic()
-            await self._watch()
+            await self._until_hurried(self._watch())
             if time.monotonic() - started >= _GOOD_STREAM_SECONDS:
                 self._backoff.reset()
-            else:
+            elif not self._hurry.is_set():
                 await self._sleep(self._backoff.pause())
         self._restart("periodic", "it is time to compare")
+
+    async def _until_hurried(self, watching: Coroutine[None, None, None]) -> None:
+        """Await, unless somebody wants a whole list first."""
+        task = asyncio.ensure_future(watching)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((task, hurry), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
 
     async def _watch(self) -> None:
         """Take in one watch until the server ends it."""
@@ -291,7 +340,7 @@ class Informer(Generic[ObjectT]):
         elif event.type != "BOOKMARK":
             raise UnreachableError(f"watch {self.resource.path}: event {event.type} is not known")
         if version:
-            self._resource_version = version
+            self._reached(version)
 
     def _gone(self, item: ObjectT) -> None:
         metadata = _metadata(item)
@@ -299,7 +348,12 @@ class Informer(Generic[ObjectT]):
         known = self._known.get(name)
         # The end of an earlier object of that name does not end the present one.
         if known is not None and known[0] == metadata.get("uid", ""):
-            self._drop(name)
+            self._drop(name, metadata.get("resourceVersion", ""))
+
+
+def number_of(version: str) -> int:
+    """Return a resource version as the number that etcd counts up; 0 when it is none."""
+    return int(version) if version.isascii() and version.isdigit() else 0
 
 
 def _metadata(item: object) -> Metadata:

@@ -20,12 +20,24 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_kubernetes_mode_is_not_there_yet(tmp_path: Path) -> None:
-    status, output = run("serve", "--state", str(tmp_path))
+def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+
+    status, output = run("serve", "--config", str(path))
 
     assert status == 2
-    assert output.count("\n") == 1
-    assert "use --embedded to serve this host alone" in output
+    assert "give --embedded, --in-cluster or --kubeconfig FILE" in output
+
+
+def test_the_kubernetes_mode_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "cache.toml"
+    path.write_text(f'[kubernetes]\nkeys_dir = "{tmp_path}"\n')
+
+    status, output = run("serve", "--config", str(path), "--kubeconfig", "/nowhere")
+
+    assert status == 1
+    assert f"{tmp_path}/current: there is no key; make one with" in output
 
 
 def test_check_config_prints_what_would_run(tmp_path: Path) -> None:

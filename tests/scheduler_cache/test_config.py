@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_cache.config import Config
+from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.errors import ConfigError
 
 
@@ -64,3 +65,51 @@ def test_a_mistake_is_named_with_the_file(tmp_path: Path, text: str, words: str)
 def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere: No such file"):
         Config.load(tmp_path / "nowhere")
+
+
+def test_the_table_of_kubernetes_is_checked_as_the_rest(tmp_path: Path) -> None:
+    text = '[kubernetes]\nlisten = ["[::]:1"]\nlease_seconds = 20\n'
+
+    config = loaded(tmp_path, text, {"kubernetes_kubeconfig": "/k"})
+
+    assert config.kubernetes == KubernetesConfig(
+        listen=("[::]:1",), lease_seconds=20.0, kubeconfig="/k"
+    )
+    assert loaded(tmp_path, str(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kubernetes = 1", "kubernetes must be a table, not 1"),
+        ("[kubernetes]\nliste = 1", "unknown key 'kubernetes.liste'"),
+        ("[kubernetes]\nlisten = 1", "kubernetes.listen must be a list of strings"),
+        ("[kubernetes]\nrenew_seconds = 60", "keeps two replicas from leading at once"),
+        ('[kubernetes]\nin_cluster = true\nkubeconfig = "/k"', "not both"),
+        ('[kubernetes]\ntoken_accounts = ["x"]', "must be NAMESPACE/NAME"),
+        ("[kubernetes]\neviction_seconds = 0", "must be positive"),
+    ],
+)
+def test_a_mistake_in_the_table_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loaded(tmp_path, text)
+
+
+def test_replicas_agree_on_the_names_of_keys(tmp_path: Path) -> None:
+    config = KubernetesConfig(keys_dir=str(tmp_path))
+    (tmp_path / "current").write_bytes(b"x" * 32)
+    first = config.keyring()
+    (tmp_path / "current").rename(tmp_path / "previous")
+    (tmp_path / "current").write_bytes(b"y" * 32)
+    second = config.keyring()
+
+    assert second.previous == first.current
+    assert second.current.name != first.current.name
+    assert second.proves(first.current.name, b"payload", first.sign(b"payload"))
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "current").write_bytes(b"short")
+
+    with pytest.raises(ConfigError, match="at least 32 bytes"):
+        KubernetesConfig(keys_dir=str(tmp_path)).keyring()

@@ -80,7 +80,9 @@ class Copy:
         self.pods[metadata.get("namespace", ""), metadata["name"]] = item
         self.log.append(f"+{metadata['name']}")
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, version: int) -> None:
+        known = self.pods[key.namespace, key.name]["metadata"].get("resourceVersion", "0")
+        assert version >= int(known)
         held = self.pods.pop((key.namespace, key.name))
         assert held["metadata"]["uid"] == key.uid
         self.deleted.append(key)

@@ -121,6 +121,16 @@ async def test_a_watch_that_ends_goes_on_where_it_ended(
         assert copy.log == [f"+p{number}" for number in range(5)]
 
 
+async def test_who_waits_for_a_version_is_told_when_it_is_reached(
+    server: FakeApiServer, client: KubeClient, copy: Copy
+) -> None:
+    async with following(informer_of(client, copy)) as informer:
+        made = await client.create("/api/v1/namespaces/default/pods", pod("mark"))
+        await asyncio.wait_for(informer.wait_version(made["metadata"]["resourceVersion"]), 30)
+
+        assert copy.names == {"mark"}
+
+
 async def test_bookmarks_keep_the_place_fresh(
     server: FakeApiServer, client: KubeClient, copy: Copy
 ) -> None:
@@ -309,7 +319,7 @@ async def test_a_kind_that_the_cluster_does_not_have_is_empty_and_in_step(
         client,
         resource,
         lambda item: seen.append(item["metadata"]["name"]),
-        lambda key: seen.remove(key.name),
+        lambda key, version: seen.remove(key.name),
         timing=QUICK,
     )
 
@@ -365,3 +375,15 @@ async def test_two_uids_are_two_pods(client: KubeClient, copy: Copy) -> None:
     informer._gone(first)
 
     assert copy.log == ["+a", "-a", "+a"]
+
+
+async def test_a_list_on_demand_begins_after_the_demand(
+    server: FakeApiServer, client: KubeClient, copy: Copy
+) -> None:
+    async with following(informer_of(client, copy)) as informer:
+        server.lose = lambda event: True
+        await server.put(PODS, pod("unseen"))
+        await asyncio.wait_for(informer.relist(), 30)
+
+        assert copy.names == {"unseen"}
+        assert informer.lists == 2
