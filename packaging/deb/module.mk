@@ -1,12 +1,11 @@
 # The Debian packages, for both architectures, and what proves them.
-DEB_PRODUCTS := $(foreach folder,$(BUILD) $(BUILD)/aarch64,\
-	$(addprefix $(folder)/,vgpu-container-runtime vgpu-probe libvgpu.so))
+DEB_PRODUCTS := $(PRODUCTS) $(patsubst $(BUILD)/%,$(BUILD)/aarch64/%,$(PRODUCTS))
 
 .PHONY: deb test-deb
 
 deb: $(SETUP) $(DEB_PRODUCTS)
 	scripts/setup deb
-	packaging/deb/build $(BUILD)/deb
+	packaging/deb/build --products "$(notdir $(PRODUCTS))" $(BUILD)/deb
 	lintian --fail-on error,warning $(BUILD)/deb/*.deb
 	@ls $(BUILD)/deb/*.deb
 
