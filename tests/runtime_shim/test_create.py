@@ -119,6 +119,10 @@ class Node:
         self.regions = Regions(folder / "run" / "containers")
         self.inventory = Inventory(Cards())
         self.claims = Claims(self.store, self.regions, self.cache, lambda: None)
+        self.calibration = Calibration(
+            folder / "contexts.json", folder / "none", (), self.inventory
+        )
+        self.host = Host(self.config.driver)
         self.creator = Creator(
             self.config,
             cache=self.cache,
@@ -126,8 +130,8 @@ class Node:
             store=self.store,
             regions=self.regions,
             inventory=self.inventory,
-            calibration=Calibration(folder / "contexts.json", folder / "none", (), self.inventory),
-            host=Host(self.config.driver),
+            calibration=self.calibration,
+            host=self.host,
             counters=self.counters,
         )
 
