@@ -70,3 +70,6 @@ C_INCLUDES_hook := $(HOOK_INCLUDES)
 C_FILES_hook := hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
 	$(filter-out %.S,$(HOOK_SOURCES)) \
 	$(wildcard hook_c/src/*.h hook_c/tests/*.[ch] tests/hook_c/programs/*.c)
+
+include hook_c/arbiter/module.mk
+include bench/gpu/compute.mk

@@ -133,6 +133,19 @@ class Region:
         with self._lock:
             return int(self._limits.dev[index].overhead_bytes) if self._limits is not None else 0
 
+    def set_alone(self, alone: Sequence[bool], *, wake: bool = False) -> None:
+        """Publish on which cards no other slice is, in the order of the slices.
+
+        `wake`: let the processes look again at everything, also if nothing has changed.
+        """
+        with self._lock:
+            if self._limits is not None:
+                devices = list(zip(self._limits.dev, map(int, alone), strict=False))
+                if wake or any(device.alone != value for device, value in devices):
+                    with _rewriting(self._limits):
+                        for device, value in devices:
+                            device.alone = value
+
     def set_context(self, sizes_bytes: Sequence[int]) -> None:
         """Publish what one context costs on each card, in the order of the slices."""
         with self._lock:

@@ -37,7 +37,7 @@ CONTEXT_BYTES = 518 * MIB
 TOOLS = ("compute-sanitizer", "cuda-gdb")
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "LANG", "FAKE_GPU_DIR")
 
-_ENTER = """
+ENTER = """
 set -e
 folder=$1; shift
 mount -t tmpfs vgpu /dev/vgpu
@@ -137,7 +137,7 @@ def on_host(library: Path, card_uuid: str, memory_bytes: int) -> Iterator[Place]
         shutil.copy2(library, folder / "libvgpu.so")
         (folder / "limits").symlink_to(region.limits_path)
         (folder / "usage").symlink_to(region.usage_path)
-        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh"]
+        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]
         account = Account(region.usage_path, region.limits_path)
         try:
             yield Place("vgpu", (*enter, str(folder)), account=account)

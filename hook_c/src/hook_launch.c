@@ -644,8 +644,10 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 
 		enum verdict verdict = judge(card, class, &policy, pending_ns, now_ns, &sleep_ns);
 
-		if (verdict == VERDICT_GO)
+		if (verdict == VERDICT_GO) {
+			card->wanted_ns = 0;
 			return class;
+		}
 		unlock(card);
 		set_mark(card, NO_STREAM, 0);
 		if (verdict == VERDICT_GATE)

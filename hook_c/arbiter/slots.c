@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slots.h"
+
+#include <stddef.h>
+
+#define EVER UINT64_MAX
+#define POLL_NS UINT64_C(50000)
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+void slots_regroup(struct slots *slots)
+{
+	slots->group_count = 0;
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+		struct slots_group joined = {.cards = tenant->cards};
+		unsigned int kept = 0;
+
+		if (!tenant->is_used || tenant->cards == 0)
+			continue;
+		for (unsigned int g = 0; g < slots->group_count; g++) {
+			if ((slots->group[g].cards & joined.cards) != 0)
+				joined.cards |= slots->group[g].cards;
+			else
+				slots->group[kept++] = slots->group[g];
+		}
+		slots->group[kept++] = joined;
+		slots->group_count = kept;
+	}
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		slots->tenant[i].is_owner = false;
+		slots->tenant[i].grant_until_ns = 0;
+	}
+}
+
+static bool is_in(const struct slots_tenant *tenant, const struct slots_group *group)
+{
+	return tenant->is_used && (tenant->cards & group->cards) != 0;
+}
+
+static bool wants(const struct slots_tenant *tenant, uint64_t now_ns)
+{
+	return tenant->wanted_ns > tenant->granted_ns && now_ns < tenant->wanted_ns + SLOTS_WANT_NS;
+}
+
+/* An owner that has work on the card, or had some a moment ago, or has not begun yet. */
+static bool is_active(const struct slots_tenant *tenant, uint64_t now_ns)
+{
+	uint64_t idle_from = most(tenant->queue_end_ns, tenant->granted_ns);
+
+	if (tenant->is_syncing && now_ns < idle_from + SLOTS_SYNC_NS)
+		return true;
+	if (tenant->queue_end_ns <= tenant->granted_ns)
+		return now_ns < tenant->granted_ns + SLOTS_FIRST_NS;
+	return now_ns < tenant->queue_end_ns + SLOTS_IDLE_NS;
+}
+
+/* Owners pay for the time until now. */
+static void settle(struct slots *slots, const struct slots_group *group, uint64_t now_ns)
+{
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group) || !tenant->is_owner || now_ns <= tenant->charged_ns)
+			continue;
+		tenant->virtual_ns += (now_ns - tenant->charged_ns) * 100 / tenant->weight;
+		tenant->held_ns += now_ns - tenant->charged_ns;
+		tenant->charged_ns = now_ns;
+	}
+}
+
+static bool is_candidate(const struct slots_tenant *tenant, uint64_t now_ns)
+{
+	return wants(tenant, now_ns) || (tenant->is_owner && is_active(tenant, now_ns));
+}
+
+/* The candidate that is due first and needs none of the cards. */
+static struct slots_tenant *next_of(struct slots *slots, const struct slots_group *group,
+				    uint64_t taken, uint64_t now_ns)
+{
+	struct slots_tenant *next = NULL;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (is_in(tenant, group) && (tenant->cards & taken) == 0 &&
+		    is_candidate(tenant, now_ns) &&
+		    (next == NULL || tenant->virtual_ns < next->virtual_ns))
+			next = tenant;
+	}
+	return next;
+}
+
+/* Those who have slept may not have saved it all up. */
+static void catch_up(struct slots *slots, const struct slots_group *group, uint64_t now_ns)
+{
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+		uint64_t saved =
+			tenant->weight == 0 ? 0 : 2 * SLOTS_QUANTUM_NS * 100 / tenant->weight;
+
+		if (is_in(tenant, group) && !tenant->is_owner && wants(tenant, now_ns))
+			tenant->virtual_ns =
+				most(tenant->virtual_ns, less(group->virtual_ns, saved));
+	}
+}
+
+/* Marks who is next in `chosen`, and tells whether they are the owners of now. */
+static bool choose(struct slots *slots, const struct slots_group *group, uint64_t now_ns,
+		   bool chosen[SLOTS_TENANTS])
+{
+	uint64_t taken = 0;
+	bool is_same = true;
+	struct slots_tenant *next;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		chosen[i] = false;
+	while ((next = next_of(slots, group, taken, now_ns)) != NULL) {
+		taken |= next->cards;
+		chosen[next - slots->tenant] = true;
+	}
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		is_same &=
+			!is_in(&slots->tenant[i], group) || slots->tenant[i].is_owner == chosen[i];
+	return is_same;
+}
+
+static void grant(struct slots *slots, struct slots_group *group, const bool chosen[SLOTS_TENANTS],
+		  uint64_t now_ns)
+{
+	uint64_t least_virtual = EVER;
+
+	group->slot_end_ns = now_ns + SLOTS_QUANTUM_NS;
+	group->drain_ns = 0;
+	group->is_open = false;
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group))
+			continue;
+		if (chosen[i]) {
+			if (!tenant->is_owner)
+				tenant->charged_ns = now_ns;
+			tenant->granted_ns = now_ns;
+			tenant->turns++;
+			least_virtual = least(least_virtual, tenant->virtual_ns);
+		}
+		tenant->is_owner = chosen[i];
+		tenant->grant_until_ns = chosen[i] ? group->slot_end_ns : 0;
+	}
+	if (least_virtual != EVER)
+		group->virtual_ns = most(group->virtual_ns, least_virtual);
+}
+
+/* The owners' queues as they predict them: when the last of them is dry. */
+static uint64_t dry_ns(const struct slots *slots, const struct slots_group *group, uint64_t now_ns)
+{
+	uint64_t dry = 0;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group) || !tenant->is_owner)
+			continue;
+		dry = most(dry, tenant->queue_end_ns);
+		if (tenant->is_syncing && now_ns < group->drain_ns + SLOTS_SYNC_NS)
+			dry = most(dry, now_ns + POLL_NS);
+	}
+	return dry;
+}
+
+static bool owners_are_active(const struct slots *slots, const struct slots_group *group,
+			      uint64_t now_ns, uint64_t *again_ns)
+{
+	bool is_any = false;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group) || !tenant->is_owner || !is_active(tenant, now_ns))
+			continue;
+		is_any = true;
+		*again_ns = least(*again_ns, most(most(tenant->queue_end_ns, tenant->granted_ns) +
+							  SLOTS_IDLE_NS,
+						  now_ns + SLOTS_IDLE_NS));
+	}
+	return is_any;
+}
+
+static void close_owners(struct slots *slots, struct slots_group *group, uint64_t now_ns)
+{
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		if (is_in(&slots->tenant[i], group))
+			slots->tenant[i].grant_until_ns = 0;
+	group->drain_ns = now_ns;
+	group->is_open = false;
+}
+
+/* The turn is over: the next one begins when the owners' work is off the cards. */
+static uint64_t hand_over(struct slots *slots, struct slots_group *group, uint64_t now_ns)
+{
+	bool chosen[SLOTS_TENANTS];
+
+	settle(slots, group, now_ns);
+	catch_up(slots, group, now_ns);
+	if (group->drain_ns == 0) {
+		if (choose(slots, group, now_ns, chosen)) {
+			grant(slots, group, chosen, now_ns);
+			return group->slot_end_ns - SLOTS_LEAD_NS;
+		}
+		close_owners(slots, group, now_ns);
+	}
+
+	uint64_t dry = dry_ns(slots, group, now_ns);
+
+	if (dry > now_ns + SLOTS_LEAD_NS && now_ns < group->drain_ns + SLOTS_DRAIN_NS)
+		return least(dry - SLOTS_LEAD_NS, now_ns + SLOTS_IDLE_NS);
+	choose(slots, group, now_ns, chosen);
+	grant(slots, group, chosen, now_ns);
+	return group->slot_end_ns - SLOTS_LEAD_NS;
+}
+
+static uint64_t step_group(struct slots *slots, struct slots_group *group, uint64_t now_ns)
+{
+	bool has_owner = false;
+	bool others_want = false;
+	uint64_t again = EVER;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group))
+			continue;
+		has_owner |= tenant->is_owner;
+		others_want |= !tenant->is_owner && wants(tenant, now_ns);
+	}
+	if (others_want && has_owner)
+		group->contended_ns = now_ns;
+	if (group->drain_ns != 0)
+		return hand_over(slots, group, now_ns);
+	if (!has_owner)
+		return others_want ? hand_over(slots, group, now_ns) : EVER;
+	if (others_want) {
+		if (group->is_open) {
+			settle(slots, group, now_ns);
+			/* Who was away takes the cards back as one who is due now, no sooner. */
+			close_owners(slots, group, now_ns);
+			return hand_over(slots, group, now_ns);
+		}
+		if (now_ns + SLOTS_LEAD_NS >= group->slot_end_ns ||
+		    !owners_are_active(slots, group, now_ns, &again))
+			return hand_over(slots, group, now_ns);
+		return least(again, group->slot_end_ns - SLOTS_LEAD_NS);
+	}
+	if (group->is_open)
+		return EVER;
+	if (now_ns > group->contended_ns + SLOTS_ALONE_NS) {
+		group->is_open = true;
+		for (size_t i = 0; i < SLOTS_TENANTS; i++)
+			if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
+				slots->tenant[i].grant_until_ns = EVER;
+		return EVER;
+	}
+	if (now_ns + 2 * SLOTS_LEAD_NS >= group->slot_end_ns) {
+		settle(slots, group, now_ns);
+		group->slot_end_ns = now_ns + SLOTS_QUANTUM_NS;
+		for (size_t i = 0; i < SLOTS_TENANTS; i++)
+			if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
+				slots->tenant[i].grant_until_ns = group->slot_end_ns;
+	}
+	return group->slot_end_ns - SLOTS_LEAD_NS;
+}
+
+uint64_t slots_step(struct slots *slots, uint64_t now_ns)
+{
+	uint64_t again = EVER;
+
+	for (unsigned int g = 0; g < slots->group_count; g++)
+		again = least(again, step_group(slots, &slots->group[g], now_ns));
+	return most(again, now_ns + POLL_NS);
+}

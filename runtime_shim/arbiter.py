@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slot arbiter's thread, and what it has to know: who is on which card, with which weight.
+
+The thread is native (hook_c/arbiter): it decides several hundred times a second. Without it, or
+when it shows no sign of life for 200 ms, every container keeps to its own share by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import cffi
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from runtime_shim.region import Region
+
+logger = logging.getLogger(__name__)
+
+LIBRARY_NAME: Final = "libvgpu-arbiter.so"
+_MOST_CARDS = 64
+_HEADER = Path(__file__).with_name("vgpu_arbiter.h").read_text()
+
+_ffi = cffi.FFI()
+_ffi.cdef(_HEADER.partition("/* arbiter: begin */")[2].partition("/* arbiter: end */")[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What a container has had of its cards while others wanted them, too."""
+
+    held_ns: int
+    turns: int
+
+
+@dataclass(kw_only=True)
+class _Tenant:
+    region: Region
+    number: int
+    weight: int
+
+
+class Arbiter:
+    """One arbiter for all regions of the node. Calls from one thread at a time."""
+
+    def __init__(self, library: Path) -> None:
+        """Start the thread; OSError when the library cannot be loaded."""
+        self._native: Any = _ffi.dlopen(os.fspath(library))
+        self._handle = self._native.vgpu_arbiter_start()
+        if self._handle == _ffi.NULL:
+            raise OSError(_ffi.errno, os.strerror(_ffi.errno), "the arbiter's thread")
+        self._tenants: dict[str, _Tenant] = {}
+        self._cards: dict[str, int] = {}
+
+    def follow(self, regions: Sequence[Region]) -> None:
+        """Arbitrate between exactly these containers from now on."""
+        present = {region.allocation.allocation_id: region for region in regions}
+        for allocation_id, gone in list(self._tenants.items()):
+            if present.get(allocation_id) is not gone.region:
+                del self._tenants[allocation_id]
+                self._native.vgpu_arbiter_remove(self._handle, gone.number)
+        slices = {name: list(region.allocation.slices) for name, region in present.items()}
+        counts = Counter(part.card_uuid for parts in slices.values() for part in parts)
+        weights = _weights(slices)
+        for allocation_id, region in present.items():
+            known = self._tenants.get(allocation_id)
+            tenant: _Tenant | None = known or self._add(region, weights[allocation_id])
+            if tenant is not None and tenant.weight != weights[allocation_id]:
+                tenant.weight = weights[allocation_id]
+                self._native.vgpu_arbiter_set_weight(self._handle, tenant.number, tenant.weight)
+            alone = [counts[part.card_uuid] == 1 for part in slices[allocation_id]]
+            region.set_alone(alone, wake=known is None and tenant is not None)
+
+    def turns(self) -> dict[str, Turns]:
+        """Return what each container has had, by allocation."""
+        counts = {
+            allocation_id: self._native.vgpu_arbiter_read(self._handle, tenant.number)
+            for allocation_id, tenant in self._tenants.items()
+        }
+        return {
+            allocation_id: Turns(held_ns=count.held_ns, turns=count.turns)
+            for allocation_id, count in counts.items()
+        }
+
+    def close(self) -> None:
+        """End the thread; the containers keep to their own shares."""
+        if self._handle != _ffi.NULL:
+            self._native.vgpu_arbiter_stop(self._handle)
+            self._handle = _ffi.NULL
+            self._tenants.clear()
+
+    def _add(self, region: Region, weight: int) -> _Tenant | None:
+        cards = [
+            self._cards.setdefault(part.card_uuid, len(self._cards))
+            for part in region.allocation.slices
+        ]
+        number = (
+            self._native.vgpu_arbiter_add(
+                self._handle,
+                os.fsencode(region.limits_path),
+                os.fsencode(region.usage_path),
+                cards,
+                len(cards),
+                weight,
+            )
+            if max(cards) < _MOST_CARDS
+            else -1
+        )
+        if number < 0:
+            logger.warning(
+                "no turns for a container: it keeps to its own share",
+                extra={
+                    "allocation_id": region.allocation.allocation_id,
+                    "reason": os.strerror(-number),
+                },
+            )
+            return None
+        tenant = _Tenant(region=region, number=number, weight=weight)
+        self._tenants[region.allocation.allocation_id] = tenant
+        return tenant
+
+
+def _weights(slices: Mapping[str, Sequence[pb.Slice]]) -> dict[str, int]:
+    """Return each container's weight: what is reserved for it.
+
+    Containers without a reservation share what the others on their first card leave.
+    """
+    reserved: Counter[str] = Counter()
+    unreserved: Counter[str] = Counter()
+    for parts in slices.values():
+        for part in parts:
+            reserved[part.card_uuid] += part.reserved_percent
+            unreserved[part.card_uuid] += part.reserved_percent == 0
+    weights = {}
+    for name, parts in slices.items():
+        first = parts[0]
+        left = max(0, 100 - reserved[first.card_uuid])
+        share = left // max(1, unreserved[first.card_uuid])
+        weights[name] = first.weight or first.reserved_percent or max(1, share)
+    return weights

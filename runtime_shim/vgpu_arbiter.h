@@ -1,0 +1,1 @@
+../hook_c/arbiter/arbiter.h
