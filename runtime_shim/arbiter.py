@@ -7,23 +7,28 @@ when it shows no sign of life for 200 ms, every container keeps to its own share
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import cffi
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.region import Region
+from runtime_shim.region import Region, Regions
+from runtime_shim.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
 LIBRARY_NAME: Final = "libvgpu-arbiter.so"
 _MOST_CARDS = 64
+_FOLLOW_SECONDS = 0.1
 _HEADER = Path(__file__).with_name("vgpu_arbiter.h").read_text()
 
 _ffi = cffi.FFI()
@@ -46,7 +51,7 @@ class _Tenant:
 
 
 class Arbiter:
-    """One arbiter for all regions of the node. Calls from one thread at a time."""
+    """One arbiter for all regions of the node. Calls from any thread."""
 
     def __init__(self, library: Path) -> None:
         """Start the thread; OSError when the library cannot be loaded."""
@@ -54,11 +59,17 @@ class Arbiter:
         self._handle = self._native.vgpu_arbiter_start()
         if self._handle == _ffi.NULL:
             raise OSError(_ffi.errno, os.strerror(_ffi.errno), "the arbiter's thread")
+        self._lock = threading.Lock()
         self._tenants: dict[str, _Tenant] = {}
         self._cards: dict[str, int] = {}
 
     def follow(self, regions: Sequence[Region]) -> None:
         """Arbitrate between exactly these containers from now on."""
+        with self._lock:
+            if self._handle != _ffi.NULL:
+                self._follow(regions)
+
+    def _follow(self, regions: Sequence[Region]) -> None:
         present = {region.allocation.allocation_id: region for region in regions}
         for allocation_id, gone in list(self._tenants.items()):
             if present.get(allocation_id) is not gone.region:
@@ -78,10 +89,11 @@ class Arbiter:
 
     def turns(self) -> dict[str, Turns]:
         """Return what each container has had, by allocation."""
-        counts = {
-            allocation_id: self._native.vgpu_arbiter_read(self._handle, tenant.number)
-            for allocation_id, tenant in self._tenants.items()
-        }
+        with self._lock:
+            counts = {
+                allocation_id: self._native.vgpu_arbiter_read(self._handle, tenant.number)
+                for allocation_id, tenant in self._tenants.items()
+            }
         return {
             allocation_id: Turns(held_ns=count.held_ns, turns=count.turns)
             for allocation_id, count in counts.items()
@@ -89,10 +101,11 @@ class Arbiter:
 
     def close(self) -> None:
         """End the thread; the containers keep to their own shares."""
-        if self._handle != _ffi.NULL:
-            self._native.vgpu_arbiter_stop(self._handle)
-            self._handle = _ffi.NULL
-            self._tenants.clear()
+        with self._lock:
+            if self._handle != _ffi.NULL:
+                self._native.vgpu_arbiter_stop(self._handle)
+                self._handle = _ffi.NULL
+                self._tenants.clear()
 
     def _add(self, region: Region, weight: int) -> _Tenant | None:
         cards = [
@@ -123,6 +136,27 @@ class Arbiter:
         tenant = _Tenant(region=region, number=number, weight=weight)
         self._tenants[region.allocation.allocation_id] = tenant
         return tenant
+
+
+async def arbitrate(library: Path, regions: Regions) -> None:
+    """Keep an arbiter that follows the node's regions, until cancelled."""
+    try:
+        arbiter = Arbiter(library)
+    except OSError as error:
+        logger.error(
+            "no arbiter: containers that share a card keep to less than their shares",
+            extra={"reason": str(error)},
+        )
+        return
+    try:
+        while True:
+            try:
+                await in_thread(partial(arbiter.follow, regions.all()))
+            except Exception:  # one container's files must not end the turns of all others
+                logger.exception("a container cannot be followed")
+            await asyncio.sleep(_FOLLOW_SECONDS)
+    finally:
+        arbiter.close()
 
 
 def _weights(slices: Mapping[str, Sequence[pb.Slice]]) -> dict[str, int]:
