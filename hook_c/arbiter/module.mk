@@ -12,10 +12,6 @@ $(BUILD)/libvgpu-arbiter.so $(BUILD)/aarch64/libvgpu-arbiter.so: \
 	@mkdir -p $(@D)
 	$(ZIG) cc -target $(ARBITER_TARGET) $(ARBITER_FLAGS) -o $@ $(ARBITER_SOURCES)
 
-$(BUILD)/aarch64/libvgpu-arbiter.so: $(ARBITER_SOURCES) $(ARBITER_HEADERS) | $(SETUP)
-	@mkdir -p $(@D)
-	$(ZIG) cc -target aarch64-linux-gnu.2.17 $(ARBITER_FLAGS) -o $@ $(ARBITER_SOURCES)
-
 PRODUCTS += $(BUILD)/libvgpu-arbiter.so
 C_COMPONENTS += arbiter
 C_INCLUDES_arbiter := -I$(ARBITER) -Ihook_c/include
