@@ -42,6 +42,7 @@ from scheduler_cache.errors import (
     NotYetError,
     WrongNodeError,
 )
+from scheduler_cache.fit import policy_of
 from scheduler_cache.inventory import inventory_of, registrations_of
 from scheduler_cache.model import (
     Allocation,
@@ -52,7 +53,7 @@ from scheduler_cache.model import (
     PodContainer,
     Slice,
 )
-from scheduler_cache.node_view import NodeView, Notice, alone, view_of
+from scheduler_cache.node_view import NodeView, Notice, view_of
 from scheduler_cache.placing import Placement, place_pod
 from scheduler_cache.pod import Container, KubeNode, Pod, kube_node_of, pod_of
 from scheduler_cache.record import AllocationState, Assumption, Record, allocation_id
@@ -359,7 +360,7 @@ class Cluster:
         placement = place_pod(pod, record.request, self._views[node_name], self._default_policy)
         record.assumed = Assumption(
             node_name=node_name,
-            decision=_decision(record.request, placement, node_name, epoch),
+            decision=_decision(record.request, placement, node_name, epoch, self._default_policy),
             expires_ns=now_ns + self._assume_ns,
         )
         self._inputs(node_name).uids.add(uid)
@@ -804,6 +805,7 @@ def _decision(
     placement: Placement,
     node_name: str,
     epoch: int,
+    default: CardPolicy,
 ) -> Decision:
     """Return our own choice in the form in which it will come back from the API server."""
     return Decision(
@@ -827,7 +829,11 @@ def _decision(
             for name, slices in placement.items()
         },
         pod_level=request.pod_level,
-        exclusive=frozenset(name for name, each in request.containers.items() if alone(each)),
+        exclusive=frozenset(
+            name
+            for name, each in request.containers.items()
+            if policy_of(each, default) is CardPolicy.EXCLUSIVE
+        ),
     )
 
 

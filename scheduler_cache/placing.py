@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from scheduler_cache.dialects.dialect import PodRequest
 from scheduler_cache.errors import NoRoomError
-from scheduler_cache.fit import Room, Rooms, place
+from scheduler_cache.fit import Room, Rooms, place, policy_of
 from scheduler_cache.model import CardPolicy, CardUse, Request, Slice
-from scheduler_cache.node_view import NodeView, alone
+from scheduler_cache.node_view import NodeView
 from scheduler_cache.pod import ContainerKind, Pod
 from scheduler_cache.refusal import refusal
 
@@ -62,14 +62,14 @@ def _place(pod: Pod, asked: PodRequest, rooms: Rooms, default: CardPolicy) -> Pl
     for name in together:
         request = asked.containers[name]
         chosen[name] = _placed(request, left, default)
-        left = _taken(left, request, chosen[name], name)
+        left = _taken(left, request, chosen[name], default)
     beside = rooms
     for each in pod.containers:
         if each.name not in asked.containers:
             continue
         request = asked.containers[each.name]
         if each.kind is ContainerKind.SIDECAR:
-            beside = _taken(beside, request, chosen[each.name], each.name)
+            beside = _taken(beside, request, chosen[each.name], default)
         elif each.kind is ContainerKind.INIT:
             chosen[each.name] = _placed(request, beside, default)
     return {name: chosen[name] for name in asked.containers}
@@ -82,7 +82,8 @@ def _placed(request: Request, rooms: Rooms, default: CardPolicy) -> tuple[Slice,
     return slices
 
 
-def _taken(rooms: Rooms, request: Request, slices: tuple[Slice, ...], who: str) -> Rooms:
+def _taken(rooms: Rooms, request: Request, slices: tuple[Slice, ...], default: CardPolicy) -> Rooms:
+    exclusive = policy_of(request, default) is CardPolicy.EXCLUSIVE
     after = dict(rooms)
     for part in slices:
         room = after[part.card_uuid]
@@ -93,8 +94,8 @@ def _taken(rooms: Rooms, request: Request, slices: tuple[Slice, ...], who: str) 
                 use.memory_bytes + part.memory_bytes,
                 use.reserved_percent + part.reserved_percent,
                 use.slices + 1,
-                (*use.exclusive_holders, f"container {who}")
-                if alone(request)
+                (*use.exclusive_holders, "another container of the pod")
+                if exclusive
                 else use.exclusive_holders,
             ),
         )
