@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["SchedulerCache"].full_name
 
+_HANDOVER_SECONDS: Final = 5.0
+
 _OPTIONS: Final = (
     # Without it a second server would share a TCP port in silence.
     ("grpc.so_reuseport", 0),
@@ -162,8 +164,11 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             await leader.drain(config.drain_seconds)
             await _ended(campaigning)
             if was_leading:
-                await leader.unmark()
-                await election.resign()
+                # An API server that hangs must not hold up the end.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_HANDOVER_SECONDS):
+                        await election.resign()
+                        await leader.unmark()
             watchers.close("this replica of the scheduler cache is shutting down; retry")
             await asyncio.gather(*(server.stop(config.drain_seconds) for server in servers))
             await _ended(following)

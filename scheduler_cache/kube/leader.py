@@ -165,7 +165,8 @@ class Election:
                 return await self._create(started)
             spec = lease.setdefault("spec", {})
             self._holder = spec.get("holderIdentity") or ""
-            seen = (self._holder, str(spec.get("renewTime", "")))
+            # Any write counts as a sign of life, whatever the holder's clock wrote into it.
+            seen = (self._holder, lease["metadata"]["resourceVersion"])
             if seen != self._observed:
                 self._observed, self._observed_at = seen, started
             ours = self._holder == self.identity

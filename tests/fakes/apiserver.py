@@ -36,6 +36,10 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     after: bool = False
     """The request is carried out first: only its answer is lost."""
+    token: str = ""
+    """Only requests of this bearer; empty: anybody's."""
+    hold: asyncio.Event | None = None
+    """The request is carried out once this is set: it was long on its way."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class FakeApiServer:
         self.lose: Callable[[Event], bool] = lambda event: False
         self.repeat: Callable[[Event], bool] = lambda event: False
         self.bookmark_seconds = 0.05
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._watches: set[asyncio.Task[object]] = set()
         self._breaking = 0
         self._snapshots: dict[int, list[Object]] = {}
@@ -106,9 +110,8 @@ class FakeApiServer:
 
     async def break_watches(self) -> None:
         """Close the connection of every watch, in the middle of a line."""
-        async with self._changed:
-            self._breaking += 1
-            self._changed.notify_all()
+        self._breaking += 1
+        self._notify()
 
     def fail(
         self,
@@ -119,9 +122,18 @@ class FakeApiServer:
         code: int = 0,
         headers: dict[str, str] | None = None,
         after: bool = False,
-    ) -> None:
+        token: str = "",
+    ) -> Fault:
         """Let the next requests whose path begins with `path` fail."""
-        self.faults.append(Fault(method, path, times, code, headers or {}, after))
+        fault = Fault(method, path, times, code, headers or {}, after, token)
+        self.faults.append(fault)
+        return fault
+
+    def hold(self, method: str, path: str, token: str = "") -> asyncio.Event:
+        """Let the next request be carried out only when the event is set."""
+        released = asyncio.Event()
+        self.faults.append(Fault(method, path, 1, token=token, hold=released))
+        return released
 
     def count(self, method: str, path: str) -> int:
         """Return how many requests were for exactly this path."""
@@ -151,6 +163,10 @@ class FakeApiServer:
             ("WATCH" if request.query.get("watch") else request.method, request.path)
         )
         fault = self._fault(request)
+        if fault is not None and fault.hold is not None:
+            await request.read()
+            # Whoever sent it may be gone by then; it is carried out all the same.
+            return await asyncio.shield(asyncio.ensure_future(self._late(request, fault.hold)))
         if fault is not None and not fault.after:
             return await self._failed(request, fault)
         if self.accepted_tokens is not None:
@@ -167,11 +183,21 @@ class FakeApiServer:
 
     def _fault(self, request: web.Request) -> Fault | None:
         method = "WATCH" if request.query.get("watch") else request.method
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         for fault in self.faults:
-            if fault.method == method and request.path.startswith(fault.path) and fault.times:
+            if (
+                fault.times
+                and fault.method in (method, "*")
+                and request.path.startswith(fault.path)
+                and fault.token in ("", token)
+            ):
                 fault.times -= 1
                 return fault
         return None
+
+    async def _late(self, request: web.Request, released: asyncio.Event) -> web.StreamResponse:
+        await released.wait()
+        return await self._answer(request)
 
     async def _failed(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         if fault.code:
@@ -196,6 +222,9 @@ class FakeApiServer:
             return web.json_response({**body, "status": status}, status=201)
         if request.method == "POST" and place.subresource == "binding":
             return await self._bind(place, body)
+        if request.method == "POST" and place.subresource == "eviction":
+            await self.remove(place.collection, place.name, place.namespace)
+            return web.json_response({"kind": "Status", "status": "Success"}, status=201)
         if request.method == "POST":
             return await self._create(place, body)
         if request.method == "PUT":
@@ -244,7 +273,7 @@ class FakeApiServer:
                 self._stream(request, response, place, version),
                 float(request.query.get("timeoutSeconds", 300)),
             )
-        except TimeoutError:
+        except (TimeoutError, ConnectionResetError):
             pass
         finally:
             self._watches.discard(task)
@@ -264,14 +293,16 @@ class FakeApiServer:
                 error = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
                 await response.write(_line("ERROR", error))
                 return
+            changed = self._changed
             for event in [event for event in self.history if event.version > version]:
                 version = event.version
                 for line in self._lines(request, place, event):
                     await response.write(line)
+            if breaking != self._breaking:
+                continue
             try:
-                async with self._changed:
-                    if version == self.version and breaking == self._breaking:
-                        await asyncio.wait_for(self._changed.wait(), self.bookmark_seconds)
+                async with asyncio.timeout(self.bookmark_seconds):
+                    await changed.wait()
             except TimeoutError:
                 if request.query.get("allowWatchBookmarks"):
                     mark = {"metadata": {"resourceVersion": str(version)}}
@@ -292,6 +323,8 @@ class FakeApiServer:
         metadata = body.setdefault("metadata", {})
         if place.namespace:
             metadata["namespace"] = place.namespace
+        if "name" not in metadata:
+            metadata["name"] = f"{metadata['generateName']}{uuid.uuid4()}"
         name = (metadata.get("namespace", ""), metadata["name"])
         if name in self.objects.get(place.collection, {}):
             return _status(409, "AlreadyExists", f"{name[1]} already exists")
@@ -345,9 +378,13 @@ class FakeApiServer:
         return item
 
     async def _record(self, event: Event) -> None:
-        async with self._changed:
-            self.history.append(event)
-            self._changed.notify_all()
+        self.history.append(event)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake every watch."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 def _place(path: str) -> Place:

@@ -175,10 +175,9 @@ async def test_410_as_an_event_counts_the_same(
 ) -> None:
     server.bookmark_seconds = 60
     async with following(informer_of(client, copy)) as informer:
-        async with server._changed:
-            server.version += 10
-            server.oldest = server.version
-            server._changed.notify_all()
+        server.version += 10
+        server.oldest = server.version
+        server._notify()
         await until(lambda: informer.lists == 2)
 
         assert informer.restarts == {"gone": 1}
