@@ -31,21 +31,6 @@ _NOT_OURS = ("var/lib/dpkg", "var/log", "var/cache", "__pycache__", "etc/.pwd.lo
 _RUNTIME_CONF = "absent_seconds=60\nverdict_seconds=120\n"
 _LOAD_LIMIT_BYTES = 2 * GIB
 
-# Looks for files as fast as it can, until its stdin closes; prints how often and what was missing.
-_POLL = """
-import json, os, select, sys
-missing, looks = [], 0
-while not select.select([sys.stdin], [], [], 0)[0]:
-    looks += 1
-    for path in sys.argv[1:]:
-        try:
-            if not os.stat(path).st_size:
-                missing.append(path)
-        except OSError as error:
-            missing.append(f"{path}: {error}")
-print(json.dumps({"looks": looks, "missing": missing[:10]}))
-"""
-
 
 class DebNode:
     """A host on which the packages come and go."""
@@ -219,18 +204,20 @@ class Watch:
         stop = threading.Event()
         creator = threading.Thread(target=self._start_containers, args=(stop,))
         with subprocess.Popen(
-            [sys.executable, "-c", _POLL, *paths],
+            [sys.executable, str(Path(__file__).with_name("lookout.py")), *paths],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-        ) as poller:
+        ) as lookout:
+            assert lookout.stdout is not None
+            lookout.stdout.readline()
             creator.start()
             try:
                 yield
             finally:
                 stop.set()
                 creator.join()
-                said = json.loads(poller.communicate()[0])
+                said = json.loads(lookout.communicate()[0])
         self.looks, self.missing = said["looks"], said["missing"]
 
     def _start_containers(self, stop: threading.Event) -> None:
