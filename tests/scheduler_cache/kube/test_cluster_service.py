@@ -398,6 +398,7 @@ async def test_a_replica_that_does_not_lead_takes_no_report(site: Site) -> None:
         site.replica("replica-1") as follower,
         site.node(follower, "n1") as node,
     ):
+        await until(lambda: bool(follower.election.holder))
         await refused(
             node.ReportNode(report("n1", A), timeout=20),
             grpc.StatusCode.UNAVAILABLE,

@@ -82,6 +82,7 @@ async def test_only_the_leader_binds_and_it_carries_the_label(site: Site) -> Non
         made = await site.server.put(PODS, asking("p1"))
         uid = made["metadata"]["uid"]
         await until(lambda: follower.cluster.record(uid) is not None)
+        await until(lambda: bool(follower.election.holder))
 
         with pytest.raises(NotLeaderError, match="replica-0_"):
             await follower.leader.bind(uid, "n1")
