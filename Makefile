@@ -25,6 +25,7 @@ FAKES :=          # the simulated GPU
 SAN_PRODUCTS :=   # sanitizer builds of the products
 
 include runtime_shim/launcher/module.mk
+include tests/fuzz/module.mk
 include hook_c/module.mk
 include tests/fakes/gpu/module.mk
 include bench/gpu/module.mk
@@ -87,8 +88,12 @@ e2e: $(SETUP) $(PRODUCTS)
 	scripts/kube-apiserver >/dev/null
 	$(PY) -m pytest -q -m e2e
 
-fuzz:
-	@echo "make $@: not part of vgpu yet; nothing was built or run" >&2; exit 2
+# Each target for SECONDS, as many at once as there are processors.
+fuzz: SECONDS ?= 600
+fuzz: $(SETUP) $(FAKES)
+	scripts/setup fuzz
+	$(MAKE) $(FUZZERS)
+	tests/fuzz/run $(SECONDS)
 
 clean:
 	rm -rf $(BUILD)

@@ -172,8 +172,8 @@ def _strip_loader(entries: list[str], library: str | None, removed: list[str]) -
 
 
 def _strip_annotations(spec: Spec, removed: list[str]) -> Item | None:
-    gone = sorted(name for name in annotations_of(spec) if name.startswith("cdi.k8s.io/"))
-    removed += [f"annotation {name!r} asks for devices" for name in gone]
+    gone = {name for name in annotations_of(spec) if name.startswith("cdi.k8s.io/")}
+    removed += [f"annotation {name!r} asks for devices" for name in sorted(gone)]
     before = section(spec, "annotations")
     return {name: before[name] for name in before if name not in gone} if gone else None
 
@@ -259,8 +259,9 @@ def _strip_linux(
     return after
 
 
-def _dropped(before: Iterable[Item], after: Collection[Item]) -> list[Item]:
-    return [item for item in before if item not in after]
+def _dropped(before: Iterable[Item], after: Iterable[Item]) -> list[Item]:
+    kept = {id(item) for item in after}
+    return [item for item in before if id(item) not in kept]
 
 
 def _is_foreign_node(

@@ -70,12 +70,19 @@ static bool has_structure(const char *at, const char *end, const char *text)
 	return true;
 }
 
-/* Whether the string at `at` names a card by its UUID before it ends. */
-static bool names_card(const char *at, const char *end)
+/* Whether the string at `at` names a card by its UUID before it ends. *searched is how far that is
+ * known: a string full of the variable's name must not be read again for each, and once is enough.
+ */
+static bool names_card(const char *at, const char *end, const char **searched)
 {
+	if (at < *searched)
+		return false;
 	for (; at < end && *at != '"'; at++)
-		if (has(at, end, "GPU-") || has(at, end, "MIG-"))
+		if (has(at, end, "GPU-") || has(at, end, "MIG-")) {
+			*searched = end;
 			return true;
+		}
+	*searched = at;
 	return false;
 }
 
@@ -121,7 +128,7 @@ static const uint8_t second[UINT8_MAX + 1] = {
 	['A'] = QUOTE,           ['t'] = QUOTE,   ['T'] = QUOTE,
 };
 
-static unsigned mark_at(const char *at, const char *end)
+static unsigned mark_at(const char *at, const char *end, const char **searched)
 {
 	unsigned found = 0;
 
@@ -131,14 +138,14 @@ static unsigned mark_at(const char *at, const char *end)
 	for (size_t i = 0; i < ARRAY_LEN(structures); i++)
 		if (has_structure(at, end, structures[i].text))
 			found |= structures[i].kind;
-	if (has(at, end, "NVIDIA_VISIBLE_DEVICES=") && names_card(at, end))
+	if (has(at, end, "NVIDIA_VISIBLE_DEVICES=") && names_card(at, end, searched))
 		found |= MARK_DEVICE;
 	return found;
 }
 
 unsigned marks_find(const char *bytes, size_t length)
 {
-	const char *end = bytes + length;
+	const char *end = bytes + length, *searched = bytes;
 	unsigned found = 0;
 
 	/* Nothing that is searched for is a single byte. */
@@ -146,7 +153,7 @@ unsigned marks_find(const char *bytes, size_t length)
 		if (*at == '\\')
 			found |= hidden(at++, end); /* the escaped byte begins nothing */
 		else if ((first[(unsigned char)at[0]] & second[(unsigned char)at[1]]) != 0)
-			found |= mark_at(at, end);
+			found |= mark_at(at, end, &searched);
 	}
 	return found;
 }

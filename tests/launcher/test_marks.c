@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 /* Searches a copy that ends where the heap block ends, so that the sanitizer sees a read beyond. */
 static unsigned find_bytes(const char *bytes, size_t length)
@@ -156,6 +157,27 @@ static void test_cut_anywhere(void)
 	CHECK(find_bytes("\\u004", 5) == 0);
 }
 
+/* Each mention of the variable must not cost a look at all that follows: a user chooses the text.
+ */
+static void test_a_string_full_of_the_variable(void)
+{
+	static const char name[] = "NVIDIA_VISIBLE_DEVICES=";
+	const size_t times = 400000, length = sizeof(name) - 1;
+	char *text = malloc(times * length + sizeof("GPU-1"));
+
+	if (text == NULL)
+		abort();
+	for (size_t i = 0; i < times; i++)
+		memcpy(text + i * length, name, length);
+	alarm(120);
+	CHECK(find_bytes(text, times * length) == MARK_NVIDIA);
+	text[times * length / 2] = '"';
+	memcpy(text + times * length, "GPU-1", sizeof("GPU-1"));
+	CHECK(find_bytes(text, times * length + 5) == (MARK_NVIDIA | MARK_DEVICE));
+	alarm(0);
+	free(text);
+}
+
 int main(void)
 {
 	test_managed();
@@ -170,5 +192,6 @@ int main(void)
 	test_escapes_that_hide();
 	test_escapes_that_do_not();
 	test_cut_anywhere();
+	test_a_string_full_of_the_variable();
 	return checks_end();
 }
