@@ -297,7 +297,7 @@ class Agent:
                     running_allocation_ids=[
                         claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
                     ],
-                    claims=claims if self.answers is None else (),
+                    claims=claims,
                     ready=ready,
                     boot_id=self._boot_id,
                     agent_version=__version__,

@@ -133,6 +133,7 @@ class Claims:
         self._tracked: dict[str, _Tracked] = {}
         self._orphans: dict[str, _Orphan] = {}
         self._creating: dict[tuple[str, str], _Creation] = {}
+        self._promised: dict[str, pb.Allocation] = {}
         self._releasing: dict[str, asyncio.Task[None]] = {}
         self._retired: list[int] = []
         self._wake = asyncio.Event()
@@ -145,15 +146,23 @@ class Claims:
     # What others ask
 
     def reports(self) -> list[pb.Claim]:
-        """Return every claim with its state, as the cache wants them reported."""
-        return [
-            pb.Claim(
+        """Return every claim with its state, as the cache wants them reported.
+
+        In Kubernetes mode those that run or are just being created: what ended is no claim there.
+        """
+        claims = {
+            tracked.answer.allocation_id: pb.Claim(
                 allocation=tracked.answer.allocation,
                 state=tracked.answer.state,
                 since_unix_ns=tracked.answer.since_unix_ns,
             )
             for tracked in self._tracked.values()
-        ]
+            if self._pods is None or tracked.answer.state == RUNNING
+        }
+        for allocation_id, allocation in self._promised.items():
+            claim = pb.Claim(allocation=allocation, state=RUNNING, since_unix_ns=time.time_ns())
+            claims.setdefault(allocation_id, claim)
+        return list(claims.values())
 
     def running(self) -> list[tuple[Answer, Init | None]]:
         """Return the running containers, each with its init as far as it is known."""
@@ -236,6 +245,19 @@ class Claims:
             creation.users -= 1
             if creation.users == 0:
                 del self._creating[key]
+
+    @contextlib.asynccontextmanager
+    async def creating_in_pod(self, allocation: pb.Allocation) -> AsyncIterator[None]:
+        """Keep a pod's allocation while a container of it is created, one at a time.
+
+        It is reported meanwhile: the cluster must not give away what was just resolved.
+        """
+        async with self.creating(pod_key(allocation.allocation_id)):
+            self._promised[allocation.allocation_id] = allocation
+            try:
+                yield
+            finally:
+                del self._promised[allocation.allocation_id]
 
     def started(self, answer: Answer, launcher_pidfd: int) -> None:
         """Observe the container of `answer`; the store has it already. Duplicates the pidfd."""

@@ -21,7 +21,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, encode_answer
 from runtime_shim.bundle import Bundle
 from runtime_shim.calibration import Calibration
-from runtime_shim.claims import Claims, pod_key
+from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import Config
 from runtime_shim.counters import Counters
@@ -263,12 +263,12 @@ class Creator:
         check_allocation(allocation)
         cards = self._cards(allocation)
         plan = self._plan(creation, spec, pb.AllocationRequest(), whole=allocation.whole_cards)
-        creation.step = "rootfs"
-        rootfs = await self._inspections.run(
-            partial(self._inspect, creation, plan.spec, plan.library is not None)
-        )
-        creation.step = "cache"
-        async with self._claims.creating(pod_key(allocation.allocation_id)):
+        async with self._claims.creating_in_pod(allocation):
+            creation.step = "rootfs"
+            rootfs = await self._inspections.run(
+                partial(self._inspect, creation, plan.spec, plan.library is not None)
+            )
+            creation.step = "cache"
             await self._claims.look_at_one(allocation.allocation_id)
             if other := self._claims.other_that_runs(allocation.allocation_id, launch.container_id):
                 raise RefusedError(
