@@ -25,11 +25,11 @@ FAKES :=          # the simulated GPU
 SAN_PRODUCTS :=   # sanitizer builds of the products
 
 include runtime_shim/launcher/module.mk
-include tests/fuzz/module.mk
 include hook_c/module.mk
 include tests/fakes/gpu/module.mk
 include bench/gpu/module.mk
 include packaging/deb/module.mk
+include tests/fuzz/module.mk
 
 # Whole nodes mostly wait for each other: more workers than processors.
 WORKERS ?= 4

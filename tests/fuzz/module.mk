@@ -8,7 +8,7 @@ FUZZ_REPLAYS := $(addprefix $(BUILD)/tests/fuzz/,$(FUZZ_TARGETS))
 
 C_TESTS += $(FUZZ_REPLAYS)
 C_COMPONENTS += fuzz
-C_INCLUDES_fuzz := -Itests/fuzz -I$(LAUNCHER) -DCORPUS='""'
+C_INCLUDES_fuzz := -Itests/fuzz -I$(LAUNCHER)
 C_FILES_fuzz := $(wildcard tests/fuzz/*.[ch])
 
 # launcher.c has edges of its own, so it takes of the launcher only what does no I/O.
@@ -25,7 +25,7 @@ $(FUZZ_REPLAYS): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $$(FUZZ_SOURCES_$$*) test
 		tests/fuzz/fuzz.h $(FUZZ_SOURCES) $(LAUNCHER)/main.c $(LAUNCHER_H)
 	@mkdir -p $(@D)
 	$(CC_TEST) -D_GNU_SOURCE $(SANITIZE) -Itests/fuzz -I$(LAUNCHER) \
-		-DCORPUS='"tests/fuzz/corpus/$*"' -o $@ $< tests/fuzz/replay.c $(FUZZ_SOURCES_$*) $(FUZZ_SOURCES)
+		-o $@ $< tests/fuzz/replay.c $(FUZZ_SOURCES_$*) $(FUZZ_SOURCES)
 
 # The launcher's search for marks, called by tests/fuzz/bundle.py.
 FAKES += $(BUILD)/fuzz/libmarks.so

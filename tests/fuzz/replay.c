@@ -31,11 +31,17 @@ static bool replay(int directory, const char *name)
 	return whole;
 }
 
-int main(void)
+/* The program bears its target's name, and the repository is where tests run. */
+int main(int argc, char **argv)
 {
-	DIR *corpus = opendir(CORPUS);
+	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	char path[256];
+	DIR *corpus;
 	unsigned passed = 0;
 	struct dirent *entry;
+
+	snprintf(path, sizeof(path), "tests/fuzz/corpus/%s", slash != NULL ? slash + 1 : "");
+	corpus = opendir(path);
 
 	if (corpus == NULL) {
 		printf("0 passed, 1 failed\n");
