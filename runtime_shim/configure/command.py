@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from runtime_shim.configure.editor import RUNTIME_NAME, EditError, Traces, about
-from runtime_shim.configure.engines import APPLY, EDITORS, ENGINES, Target
+from runtime_shim.configure.engines import APPLY, APPLY_UNDO, EDITORS, ENGINES, Target
 from runtime_shim.configure.launcher import find_launcher, launcher_places
 from runtime_shim.configure.record import DEFAULT_RECORD, Change, Record, digest
 from runtime_shim.configure.text_file import read_text, remove_file, write_text
@@ -225,7 +225,7 @@ def _undo_one(record: Record, change: Change, dry_run: bool) -> None:
         write_text(path, after)
     record.forget(change)
     state = "is removed" if after is None else "is as it was"
-    click.echo(f"{change.engine}: {path} {state}; to apply it: {APPLY[change.engine]}")
+    click.echo(f"{change.engine}: {path} {state}; to apply it: {APPLY_UNDO[change.engine]}")
 
 
 def _print_list(record: Record) -> None:

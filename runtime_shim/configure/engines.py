@@ -78,6 +78,9 @@ def containerd(file: Path | None) -> Target:
     if program is None and text is None:
         raise EditError(f"there is neither a program containerd nor {main}; install containerd")
     version = _version(program) if program else (0, 0)
+    own_version = effective_config(text).version if text else 0
+    with about(main):
+        _check_version(own_version, version[0], text or "")
     effective = _effective(program, main, text)
     if effective.disabled:
         raise EditError(
@@ -98,7 +101,6 @@ def containerd(file: Path | None) -> Target:
         if default and now.default != RUNTIME_NAME:
             raise FaultError(f"is overruled by an import, which makes {now.default!r} the default")
 
-    own_version = effective_config(text).version if text else 0
     return Target(
         engine="containerd",
         path=path,
@@ -155,6 +157,25 @@ APPLY: Mapping[str, str] = {
     "podman": "nothing; the next podman command reads it",
 }
 """What a person does to let the engine read its file."""
+
+APPLY_UNDO: Mapping[str, str] = {
+    **APPLY,
+    # A reload takes neither a runtime nor a default away, and Docker 20.10 ends with a panic when
+    # the default that it still has is no longer among the runtimes.
+    "docker": "systemctl restart docker (a reload does not do)",
+}
+"""The same after an undo."""
+
+
+def _check_version(own: int, major: int, text: str) -> None:
+    """Refuse a file that containerd reads and then, for the CRI plugin, ignores."""
+    if major == 1 and own > 2:
+        raise FaultError(f"is of version {own}, which containerd 1 does not know")
+    if major > 1 and own < 2 and text.strip():
+        raise FaultError(
+            f"is of version 1, whose CRI plugin containerd {major} ignores; bring it up to date "
+            "with `containerd config migrate`"
+        )
 
 
 def _containerd_file(main: Path, version: tuple[int, int], effective: Effective) -> Path:

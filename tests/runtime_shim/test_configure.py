@@ -1,81 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vgpuctl configure` on real files, and the engines' own word on the result."""
+"""`vgpuctl configure` on real files; what the engines say of them is in tests/engines."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
-import subprocess
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from runtime_shim.cli import main
 from runtime_shim.configure.engines import ENGINES
-from tests.runtime_shim.test_configure_editors import (
-    CONTAINERD_2,
-    CONTAINERD_2_SCATTERED,
-    CRIO,
-    DAEMON_JSON,
-)
-
-SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-CONTAINERD = shutil.which("containerd", path=SEARCH)
-DOCKERD = shutil.which("dockerd", path=SEARCH)
-needs_containerd = pytest.mark.skipif(CONTAINERD is None, reason="containerd is not installed")
-
-
-@dataclass
-class Host:
-    """A folder with engines' files, and vgpuctl for it."""
-
-    folder: Path
-
-    @property
-    def launcher(self) -> Path:
-        return self.folder / "bin/vgpu-container-runtime"
-
-    @property
-    def record(self) -> Path:
-        return self.folder / "var/configure.json"
-
-    def write(self, name: str, text: str, mode: int = 0o644) -> Path:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-        path.chmod(mode)
-        return path
-
-    def configure(self, *words: str | Path) -> Result:
-        arguments = ["configure", "--record", self.record, "--runtime", self.launcher, *words]
-        # Whatever the agent's own file says, an engine can be configured and undone.
-        return CliRunner().invoke(
-            main, ["--config", str(self.folder / "no-agent.toml"), *map(str, arguments)]
-        )
-
-    def done(self, *words: str | Path) -> str:
-        result = self.configure(*words)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    def refused(self, *words: str | Path) -> str:
-        result = self.configure(*words)
-        assert result.exit_code == 1, result.output
-        return result.output
+from tests.runtime_shim.engine_host import Host
+from tests.runtime_shim.test_configure_editors import CONTAINERD_2, CRIO, DAEMON_JSON
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """Return a host without engines; containerd is not asked unless a test wants it."""
-    host = Host(tmp_path)
-    host.write("bin/vgpu-container-runtime", "#!/bin/sh\n", 0o755)
-    return host
+    return Host.create(tmp_path)
 
 
 @pytest.fixture
@@ -373,152 +317,6 @@ def test_crios_drop_in_takes_after_the_files_before_it(host: Host) -> None:
 
     handler = tomllib.loads(path.read_text())["crio"]["runtime"]["runtimes"]["vgpu"]
     assert handler["monitor_path"] == "/usr/libexec/crio/conmon"
-
-
-# -- the engines themselves ----------------------------------------------------------------
-
-
-def dump(main_file: Path) -> dict[str, Any]:
-    """Return what containerd makes of its file."""
-    assert CONTAINERD is not None
-    done = subprocess.run(
-        [CONTAINERD, "--config", main_file, "config", "dump"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return tomllib.loads(done.stdout)
-
-
-def handlers(main_file: Path) -> tuple[str, dict[str, Any]]:
-    """Return containerd's default handler, and all of them."""
-    plugins = dump(main_file)["plugins"]
-    names = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-    cri = next(plugins[name] for name in names if name in plugins)["containerd"]
-    return cri["default_runtime_name"], cri["runtimes"]
-
-
-def stated(value: Any) -> Any:  # noqa: ANN401 - TOML's
-    """Return a value without the empty ones in it, which mean what their absence means."""
-    if isinstance(value, dict):
-        inner = {key: stated(each) for key, each in value.items()}
-        return {key: each for key, each in inner.items() if each}
-    return value
-
-
-def without_handlers(table: dict[str, Any]) -> dict[str, Any]:
-    """Return containerd's configuration without what is to change."""
-    for plugin in table["plugins"].values():
-        if "containerd" in plugin:
-            del plugin["containerd"]["default_runtime_name"], plugin["containerd"]["runtimes"]
-    return table
-
-
-@needs_containerd
-@pytest.mark.parametrize(
-    "text",
-    [CONTAINERD_2, CONTAINERD_2_SCATTERED, "version = 2\n", ""],
-    ids=["kubeadm", "scattered", "bare", "empty"],
-)
-@pytest.mark.parametrize("words", [(), ("--default",)], ids=["runtime", "default"])
-def test_containerd_sees_the_handler(host: Host, text: str, words: tuple[str, ...]) -> None:
-    path = host.write("config.toml", text)
-    before, elsewhere = handlers(path), without_handlers(dump(path))
-
-    host.done("containerd", "--file", path, *words)
-
-    default, runtimes = handlers(path)
-    options = runtimes["vgpu"]["options"]
-    assert options["BinaryName"] == str(host.launcher)
-    assert options.get("SystemdCgroup", False) is ("SystemdCgroup = true" in text)
-    assert default == ("vgpu" if words else before[0])
-    others = {name: value for name, value in runtimes.items() if name != "vgpu"}
-    assert stated(others) == stated(before[1])
-    assert without_handlers(dump(path)) == elsewhere
-    host.done("--undo")
-    assert path.read_text() == text
-    assert handlers(path) == before
-
-
-@needs_containerd
-def test_containerds_own_default_configuration_is_edited(host: Host) -> None:
-    text = subprocess.run(
-        [str(CONTAINERD), "config", "default"], capture_output=True, text=True, check=True
-    ).stdout
-    path = host.write("config.toml", text)
-
-    host.done("containerd", "--file", path, "--default")
-
-    assert handlers(path)[0] == "vgpu"
-    host.done("--undo")
-    assert path.read_text() == text
-
-
-@needs_containerd
-def test_the_imported_file_that_counts_is_edited(host: Host) -> None:
-    """Before containerd 2.1 the last file with the plugin's table replaces that of the others."""
-    main_file = host.write("config.toml", f'version = 2\nimports = ["{host.folder}/site/*.toml"]\n')
-    site = host.write("site/50-cri.toml", CONTAINERD_2.replace("imports", "# imports"))
-
-    host.done("containerd", "--file", main_file)
-
-    assert "vgpu" in handlers(main_file)[1]
-    host.done("--undo")
-    assert site.read_text() == CONTAINERD_2.replace("imports", "# imports")
-    assert "vgpu" not in handlers(main_file)[1]
-
-
-@needs_containerd
-def test_what_containerd_refuses_is_not_touched(host: Host) -> None:
-    path = host.write("config.toml", 'version = 2\noom_score = "much"\n')
-
-    output = host.refused("containerd", "--file", path)
-
-    assert "is refused by containerd" in output
-    assert path.read_text() == 'version = 2\noom_score = "much"\n'
-
-
-def test_docker_accepts_its_file(host: Host) -> None:
-    if DOCKERD is None:
-        pytest.skip("dockerd is not installed")
-    usage = subprocess.run([DOCKERD, "--help"], capture_output=True, text=True).stdout
-    if "--validate" not in usage:
-        pytest.skip("this dockerd has no --validate; tests/engines starts it with such a file")
-    path = host.write("daemon.json", DAEMON_JSON)
-
-    host.done("docker", "--file", path, "--default")
-
-    subprocess.run([DOCKERD, "--validate", "--config-file", path], check=True)
-
-
-def test_podman_finds_the_runtime(host: Host, scratch: Path) -> None:
-    podman = shutil.which("podman", path=SEARCH)
-    if podman is None or os.geteuid() != 0:
-        pytest.skip("podman is not installed, or this is not root")
-    shutil.copy2("/bin/true", host.launcher)
-    path = host.folder / "containers.conf.d/99-vgpu.conf"
-    host.done("podman", "--file", path, "--default")
-
-    runtime = subprocess.run(
-        [
-            podman,
-            f"--root={scratch}/root",
-            f"--runroot={scratch}/run",  # podman wants it short
-            "--storage-driver=vfs",
-            "info",
-            "--format={{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}",
-        ],
-        env={**os.environ, "CONTAINERS_CONF": str(path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (runtime.stdout.strip(), runtime.returncode) == (f"vgpu {host.launcher}", 0), (
-        runtime.stderr
-    )
 
 
 def test_every_engine_has_a_file() -> None:
