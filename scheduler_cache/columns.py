@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All cards of all nodes as columns, to filter and score nodes at once. Pure.
 
-A node is a row, its cards are the row's places in the order of their UUIDs. What fits here is
+A node is a column, its cards are the column's places in the order of their UUIDs: so numpy runs
+over all nodes in one go, place by place. What fits here is
 exactly what `placing.place_pod` would place; the tests hold the two against each other.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,16 @@ from scheduler_cache.refusal import wanted
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
+Codes = NDArray[np.int8]
 
 TOP_SCORE = 10
 """What kube-scheduler takes from an extender: 0..10."""
 
 # Beyond this many different amounts in one container, nodes are tried one by one.
 _MOST_DIFFERENT = 5
-_MOST_CARDS_COUNTED = 63
+# Ten counts in one 64-bit key; a node has 16 cards at most, and MIG instances.
+_COUNT_BITS = 6
+_MOST_COUNTED = (1 << _COUNT_BITS) - 1
 
 # In the order in which `fit.obstacle` looks, after what is not offered at all.
 _REASONS = (
@@ -67,17 +71,17 @@ class _Free:
     memory: Numbers
     cores: Numbers
     slots: Numbers
-    held: Mask
-    """By somebody exclusively."""
     used: Mask
+    ready: Mask
+    """Offered, healthy, not overbooked, held exclusively by nobody, and with a slot free."""
 
     def copy(self) -> _Free:
         return _Free(
             self.memory.copy(),
             self.cores.copy(),
             self.slots.copy(),
-            self.held.copy(),
             self.used.copy(),
+            self.ready.copy(),
         )
 
 
@@ -86,85 +90,90 @@ class Columns:
 
     def __init__(self, *, default_policy: CardPolicy = CardPolicy.BINPACK) -> None:
         self._default_policy = default_policy
-        self._rows: dict[str, int] = {}
-        self._unused: list[int] = []
-        self._views: list[NodeView | None] = []
+        self._at: dict[str, int] = {}
+        self._views: list[NodeView | None] = [None] * 64
+        self._unused = list(range(63, -1, -1))
         self._models: dict[str, int] = {}
         self._refusals: dict[str, int] = {"": 0}
         self._places: dict[str, tuple[int, int]] = {}
-        self._make(0, 8)
+        self._asked_names: list[str] = []
+        self._asked: Numbers = np.zeros(0, np.int64)
+        self._make(8, 64)
 
     # Following the cluster
 
     def update(self, view: NodeView) -> None:
         """Take a node's new view."""
         cards = list(view.inventory.cards)
-        if len(cards) > self._memory.shape[1]:
+        if len(cards) > self._memory.shape[0]:
             self._grow(width=2 * len(cards))
-        if view.name not in self._rows:
+        if view.name not in self._at:
             if not self._unused:
-                self._grow(rows=max(2 * len(self._views), 64))
-            self._rows[view.name] = self._unused.pop()
-        row = self._rows[view.name]
-        self._clear(row)
-        self._views[row] = view
+                self._grow(nodes=max(2 * len(self._views), 64))
+            self._at[view.name] = self._unused.pop()
+            self._asked_names = []
+        at = self._at[view.name]
+        self._clear(at)
+        self._views[at] = view
+        free = self._free
         for place, uuid in enumerate(cards):
             room = view.room(uuid)
-            card, use = room.card, room.use
-            self._places[uuid] = (row, place)
-            self._valid[row, place] = True
-            self._memory[row, place] = card.memory_bytes
-            self._free.memory[row, place] = room.free_bytes
-            self._free.cores[row, place] = room.free_cores_percent
-            self._free.slots[row, place] = card.slots - use.slices
-            self._free.held[row, place] = bool(use.exclusive_holders)
-            self._free.used[row, place] = bool(use.slices)
-            self._healthy[row, place] = card.healthy
-            self._overbooked[row, place] = room.overbooked
-            self._model[row, place] = self._models.setdefault(card.model, len(self._models))
-            self._refusal[row, place] = self._refusals.setdefault(
-                view.refused(uuid), len(self._refusals)
+            card, use, refusal = room.card, room.use, view.refused(uuid)
+            slots = card.slots - use.slices
+            key = (place, at)
+            self._places[uuid] = key
+            self._valid[key] = True
+            self._memory[key] = card.memory_bytes
+            free.memory[key] = room.free_bytes
+            free.cores[key] = room.free_cores_percent
+            free.slots[key] = slots
+            free.used[key] = bool(use.slices)
+            self._held[key] = bool(use.exclusive_holders)
+            self._healthy[key] = card.healthy
+            self._overbooked[key] = room.overbooked
+            self._model[key] = self._models.setdefault(card.model, len(self._models))
+            self._refusal[key] = self._refusals.setdefault(refusal, len(self._refusals))
+            free.ready[key] = (
+                card.healthy
+                and not room.overbooked
+                and not refusal
+                and not use.exclusive_holders
+                and slots >= 1
             )
-        self._open[row] = (
-            self._valid[row]
-            & self._healthy[row]
-            & ~self._overbooked[row]
-            & (self._refusal[row] == 0)
-        )
 
     def remove(self, name: str) -> None:
         """Forget a node."""
-        row = self._rows.pop(name, None)
-        if row is not None:
-            self._clear(row)
-            self._views[row] = None
-            self._unused.append(row)
+        at = self._at.pop(name, None)
+        if at is not None:
+            self._clear(at)
+            self._views[at] = None
+            self._unused.append(at)
+            self._asked_names = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._at)
 
     # Asking
 
     def filter(self, pod: Pod, asked: PodRequest, names: Iterable[str] | None = None) -> Filtered:
         """Return which of the nodes take the pod now. `names`: None means all nodes."""
-        named = list(self._rows) if names is None else list(names)
-        rows = np.fromiter((self._rows.get(name, -1) for name in named), np.int64, len(named))
-        known = rows >= 0
-        fits = np.zeros(len(named), np.bool_)
-        fits[known] = self._fits(pod, asked)[rows[known]]
+        named = list(self._at) if names is None else list(names)
+        where = self._where(named, keep=True)
+        known = where >= 0
+        fits = self._fits(pod, asked)[where] & known
         if fits.all():
             return Filtered(fitting=named)
-        failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         lost = np.flatnonzero(~fits)
-        words = self._words(asked, rows[lost])
-        hopeful = self._hopeful(asked, rows[lost])
-        for place, why, hope in zip(lost.tolist(), words, hopeful.tolist(), strict=True):
-            (failed if hope else unresolvable)[named[place]] = why
+        words = self._words(asked, where[lost])
+        hopeful = self._hopeful(asked, where[lost])
+        refused = list(compress(named, (~fits).tolist()))
+        failed = dict(zip(refused, words, strict=True))
+        if not hopeful.all():
+            unresolvable = dict(compress(zip(refused, words, strict=True), (~hopeful).tolist()))
+            failed = dict(compress(zip(refused, words, strict=True), hopeful.tolist()))
         return Filtered(
-            fitting=[named[place] for place in np.flatnonzero(fits).tolist()],
-            failed=failed,
-            unresolvable=unresolvable,
+            fitting=list(compress(named, fits.tolist())), failed=failed, unresolvable=unresolvable
         )
 
     def prioritize(self, asked: PodRequest, names: Sequence[str]) -> list[int]:
@@ -174,29 +183,28 @@ class Columns:
         Binpack: how little memory is left on the card that the largest demand gets. Spread: how
         much is free there. Exclusive: how many of the node's cards are in use already.
         """
-        rows = np.fromiter((self._rows.get(name, -1) for name in names), np.int64, len(names))
+        where = self._where(names)
         request, demand = self._hardest(asked)
         policy = policy_of(request, self._default_policy)
-        at = rows[rows >= 0]
-        scores = np.zeros(len(names), np.int64)
+        free, size = self._free.memory, np.maximum(self._memory, 1)
         if policy is CardPolicy.EXCLUSIVE:
-            cards = np.maximum(self._valid[at].sum(axis=1), 1)
-            scores[rows >= 0] = self._free.used[at].sum(axis=1) * TOP_SCORE // cards
-            return [int(score) for score in scores]
-        takes = self._takes(request, demand, self._free)[at]
-        free, size = self._free.memory[at], np.maximum(self._memory[at], 1)
-        if policy is CardPolicy.SPREAD:
-            best = np.where(takes, free * TOP_SCORE // size, 0).max(axis=1, initial=0)
+            cards = np.maximum(self._valid.sum(axis=0), 1)
+            best = self._free.used.sum(axis=0) * TOP_SCORE // cards
         else:
-            left = (free - self._need(demand)[at]) * TOP_SCORE // size
-            best = TOP_SCORE - np.where(takes, left, TOP_SCORE).min(axis=1, initial=TOP_SCORE)
-        scores[rows >= 0] = best
-        return [int(score) for score in scores]
+            takes = self._takes(request, demand, self._free)
+            if policy is CardPolicy.SPREAD:
+                best = np.where(takes, free * TOP_SCORE // size, 0).max(axis=0, initial=0)
+            else:
+                left = (free - self._need(demand)) * TOP_SCORE // size
+                left = np.where(takes, left, TOP_SCORE)
+                best = TOP_SCORE - left.min(axis=0, initial=TOP_SCORE)
+        scores: list[int] = np.where(where >= 0, best[where], 0).tolist()
+        return scores
 
     def reasons(self, pod: Pod, asked: PodRequest, name: str) -> str:
         """Return, card by card and in words, why one node does not take the pod; empty: it does."""
-        row = self._rows.get(name)
-        view = self._views[row] if row is not None else None
+        at = self._at.get(name)
+        view = self._views[at] if at is not None else None
         if view is None:
             return f"node {name} is not known here"
         try:
@@ -208,7 +216,7 @@ class Columns:
     # Fitting
 
     def _fits(self, pod: Pod, asked: PodRequest) -> Mask:
-        """Return which rows take all containers of the pod."""
+        """Return which nodes take all containers of the pod."""
         containers = asked.containers
         if asked.pod_level or len(containers) == 1:
             return self._fits_one(next(iter(containers.values())), self._free)
@@ -244,7 +252,7 @@ class Columns:
         return fits
 
     def _fits_one(self, request: Request, free: _Free) -> Mask:
-        """Return which rows give one container all its cards.
+        """Return which nodes give one container all its cards.
 
         With unequal amounts by Hall's theorem: every set of demands must find as many cards that
         take one of them.
@@ -253,8 +261,8 @@ class Columns:
         takes = [self._takes(request, demand, free) for demand in different]
         if len(different) == 1:
             if request.count == 1:
-                return np.asarray(takes[0].any(axis=1))
-            return np.asarray(takes[0].sum(axis=1) >= request.count)
+                return np.asarray(takes[0].any(axis=0))
+            return np.asarray(takes[0].sum(axis=0, dtype=np.int16) >= request.count)
         numbers = [request.demands.count(demand) for demand in different]
         if len(different) > _MOST_DIFFERENT:
             return self._fits_many(request, free)
@@ -262,23 +270,23 @@ class Columns:
         for size in range(1, len(different) + 1):
             for some in combinations(range(len(different)), size):
                 together = np.logical_or.reduce([takes[i] for i in some])
-                fits &= together.sum(axis=1) >= sum(numbers[i] for i in some)
+                fits &= together.sum(axis=0, dtype=np.int16) >= sum(numbers[i] for i in some)
         return fits
 
     def _fits_many(self, request: Request, free: _Free) -> Mask:
-        """Return the same for many different amounts, row by row."""
+        """Return the same for many different amounts, node by node."""
         takes = np.stack([self._takes(request, demand, free) for demand in request.demands])
-        possible: Mask = np.asarray(takes.any(axis=2).all(axis=0))
-        for row in np.flatnonzero(possible).tolist():
-            options = [np.flatnonzero(takes[i, row]).tolist() for i in range(request.count)]
-            possible[row] = assign(options, range(len(options))) is not None
+        possible: Mask = np.asarray(takes.any(axis=1).all(axis=0))
+        for at in np.flatnonzero(possible).tolist():
+            options = [np.flatnonzero(takes[i, :, at]).tolist() for i in range(request.count)]
+            possible[at] = assign(options, range(len(options))) is not None
         return possible
 
     def _takes(self, request: Request, demand: Demand, free: _Free) -> Mask:
         """Return which cards take one demand."""
         policy = policy_of(request, self._default_policy)
         need = self._need(demand)
-        takes = self._open & ~free.held & (free.slots >= 1) & (free.memory >= need)
+        takes = free.ready & (free.memory >= need)
         if demand.memory.percent:
             takes &= need > 0
         if demand.cores_percent:
@@ -331,9 +339,12 @@ class Columns:
         spread = policy_of(request, self._default_policy) is CardPolicy.SPREAD
         rank = np.where(takes, -free.memory if spread else free.memory, np.iinfo(np.int64).max)
         # Stable: among cards with as much free the smaller UUID comes first.
-        order = np.argsort(rank, axis=1, kind="stable")[:, : request.count]
         chosen = np.zeros(takes.shape, np.bool_)
-        np.put_along_axis(chosen, order, True, axis=1)
+        if request.count == 1:
+            chosen[rank.argmin(axis=0), np.arange(takes.shape[1])] = True
+        else:
+            order = np.argsort(rank, axis=0, kind="stable")[: request.count]
+            np.put_along_axis(chosen, order, True, axis=0)
         return chosen & takes
 
     def _take(self, request: Request, chosen: Mask, free: _Free) -> None:
@@ -343,19 +354,32 @@ class Columns:
         free.cores -= np.where(chosen, cores, 0)
         free.slots -= chosen
         free.used |= chosen
+        free.ready &= free.slots >= 1
         if policy_of(request, self._default_policy) is CardPolicy.EXCLUSIVE:
-            free.held |= chosen
+            free.ready &= ~chosen
 
-    def _one_by_one(self, pod: Pod, asked: PodRequest, rows: Mask) -> Mask:
-        fits = rows.copy()
-        for row in np.flatnonzero(rows).tolist():
-            view = self._views[row]
+    def _one_by_one(self, pod: Pod, asked: PodRequest, nodes: Mask) -> Mask:
+        fits = nodes.copy()
+        for at in np.flatnonzero(nodes).tolist():
+            view = self._views[at]
             try:
                 if view is not None:
                     place_pod(pod, asked, view, self._default_policy)
             except NoRoomError:
-                fits[row] = False
+                fits[at] = False
         return fits
+
+    def _where(self, names: Sequence[str], *, keep: bool = False) -> Numbers:
+        """Return where the nodes are, -1 for those that are not known.
+
+        kube-scheduler filters the same list with pod after pod, so that it is kept.
+        """
+        if names == self._asked_names:
+            return self._asked
+        where = np.fromiter((self._at.get(name, -1) for name in names), np.int64, len(names))
+        if keep:
+            self._asked_names, self._asked = list(names), where
+        return where
 
     # Saying why
 
@@ -371,76 +395,76 @@ class Columns:
             ),
         )
 
-    def _words(self, asked: PodRequest, rows: Numbers) -> list[str]:
-        """Return one sentence per row. Rows with the same counts of reasons share it."""
+    def _words(self, asked: PodRequest, where: Numbers) -> list[str]:
+        """Return one sentence per node. Nodes with the same counts of reasons share it."""
         request, demand = self._hardest(asked)
-        codes = self._codes(request, demand, rows)
-        key = np.zeros(len(rows), np.int64)
+        codes = self._codes(request, demand, where)
+        key = np.zeros(len(where), np.int64)
         for code in range(_FITS + 1):
-            key = key * (_MOST_CARDS_COUNTED + 1) + np.minimum(
-                (codes == code).sum(axis=1), _MOST_CARDS_COUNTED
+            key <<= _COUNT_BITS
+            key += np.minimum((codes == code).sum(axis=0, dtype=np.int16), _MOST_COUNTED)
+        key[where < 0] = -1
+        _, first, same = np.unique(key, return_index=True, return_inverse=True)
+        why = np.zeros(len(where), np.int64)
+        if (codes == _NOT_OFFERED).any():
+            why = np.where(codes == _NOT_OFFERED, self._refusal[:, where], 0).max(axis=0, initial=0)
+            _, first, same = np.unique(
+                same * len(self._refusals) + why, return_index=True, return_inverse=True
             )
-        why = np.where(codes == _NOT_OFFERED, self._refusal[rows], 0).max(axis=1, initial=0)
-        _, same = np.unique(key, return_inverse=True)
-        _, first, same = np.unique(
-            same * len(self._refusals) + why, return_index=True, return_inverse=True
-        )
         refusals = list(self._refusals)
         sentences = [
             "this node is not known here"
-            if rows[i] < 0
-            else _sentence(request, demand, codes[i], refusals[int(why[i])])
+            if where[i] < 0
+            else _sentence(request, demand, codes[:, i], refusals[int(why[i])])
             for i in first.tolist()
         ]
         return [sentences[i] for i in same.tolist()]
 
-    def _codes(self, request: Request, demand: Demand, rows: Numbers) -> Numbers:
-        """Return for each card of the rows why it does not take the demand, as `fit.obstacle`
-        would.
-        """
-        need = self._need(demand)[rows]
+    def _codes(self, request: Request, demand: Demand, where: Numbers) -> Codes:
+        """Return why each card does not take the demand, as `fit.obstacle` would say."""
+        need = self._need(demand)
         free = self._free
+        exclusive = policy_of(request, self._default_policy) is CardPolicy.EXCLUSIVE
         tests = (
-            ~self._allowed(request)[rows] if request.uuids or request.models else None,
-            ~self._healthy[rows],
-            self._overbooked[rows],
-            free.held[rows],
-            free.used[rows]
-            if policy_of(request, self._default_policy) is CardPolicy.EXCLUSIVE
-            else None,
-            free.slots[rows] < 1,
-            (free.memory[rows] < need) | (need == 0),
-            free.cores[rows] < (demand.cores_percent or 0),
+            ~self._allowed(request) if request.uuids or request.models else None,
+            ~self._healthy,
+            self._overbooked,
+            self._held,
+            free.used if exclusive else None,
+            free.slots < 1,
+            (free.memory < need) | (need == 0),
+            free.cores < (demand.cores_percent or 0),
         )
-        codes = np.full(need.shape, _FITS, np.int64)
+        codes = np.full(self._valid.shape, _FITS, np.int8)
         for code in range(len(tests) - 1, -1, -1):
             test = tests[code]
             if test is not None:
                 codes[test] = code
-        codes[self._refusal[rows] > 0] = _NOT_OFFERED
-        codes[~self._valid[rows] | (rows < 0)[:, None]] = _NO_CARD
-        return codes
+        codes[self._refusal > 0] = _NOT_OFFERED
+        codes[~self._valid] = _NO_CARD
+        return codes[:, where]
 
-    def _hopeful(self, asked: PodRequest, rows: Numbers) -> Mask:
-        """Return which rows would take each container if nobody held anything."""
-        hopeful = np.asarray(rows >= 0)
+    def _hopeful(self, asked: PodRequest, where: Numbers) -> Mask:
+        """Return which nodes would take each container if nobody held anything."""
+        hopeful = np.asarray(where >= 0)
+        offered = self._valid & self._healthy & (self._refusal == 0)
         for request in asked.containers.values():
-            offered = self._valid & self._healthy & (self._refusal == 0)
+            allowed = offered
             if request.uuids or request.models:
-                offered &= self._allowed(request)
+                allowed = offered & self._allowed(request)
             least = min(request.demands, key=lambda each: each.memory.bytes)
-            takes = (offered & (self._memory >= self._need(least)))[rows]
-            hopeful &= takes.sum(axis=1) >= request.count
+            takes = allowed & (self._memory >= self._need(least))
+            hopeful &= (takes.sum(axis=0, dtype=np.int16) >= request.count)[where]
         return hopeful
 
     # Storing
 
-    def _make(self, rows: int, width: int) -> None:
-        shape = (rows, width)
+    def _make(self, width: int, nodes: int) -> None:
+        shape = (width, nodes)
         self._valid = np.zeros(shape, np.bool_)
         self._healthy = np.zeros(shape, np.bool_)
         self._overbooked = np.zeros(shape, np.bool_)
-        self._open = np.zeros(shape, np.bool_)
+        self._held = np.zeros(shape, np.bool_)
         self._memory = np.zeros(shape, np.int64)
         self._model = np.zeros(shape, np.int64)
         self._refusal = np.zeros(shape, np.int64)
@@ -452,28 +476,30 @@ class Columns:
             np.zeros(shape, np.bool_),
         )
 
-    def _grow(self, rows: int = 0, width: int = 0) -> None:
+    def _grow(self, *, nodes: int = 0, width: int = 0) -> None:
         """Make room, and fill it from the views that are known."""
         views = [view for view in self._views if view is not None]
-        rows = max(rows, len(self._views))
-        self._make(rows, max(width, self._memory.shape[1]))
-        self._rows, self._places = {}, {}
-        self._views = [None] * rows
-        self._unused = list(range(rows - 1, -1, -1))
+        nodes = max(nodes, len(self._views))
+        self._make(max(width, self._memory.shape[0]), nodes)
+        self._at, self._places = {}, {}
+        self._views = [None] * nodes
+        self._unused = list(range(nodes - 1, -1, -1))
+        self._asked_names = []
         for view in views:
             self.update(view)
 
-    def _clear(self, row: int) -> None:
-        view = self._views[row]
+    def _clear(self, at: int) -> None:
+        view = self._views[at]
         for uuid in view.inventory.cards if view else ():
-            if self._places.get(uuid, (-1, -1))[0] == row:
+            if self._places.get(uuid, (0, -1))[1] == at:
                 del self._places[uuid]
-        for column in (self._valid, self._healthy, self._overbooked, self._open):
-            column[row] = False
-        for numbers in (self._memory, self._model, self._refusal, self._free.memory):
-            numbers[row] = 0
-        self._free.cores[row] = self._free.slots[row] = 0
-        self._free.held[row] = self._free.used[row] = False
+        free = self._free
+        for mask in (self._valid, self._healthy, self._overbooked, self._held):
+            mask[:, at] = False
+        for numbers in (self._memory, self._model, self._refusal):
+            numbers[:, at] = 0
+        free.memory[:, at] = free.cores[:, at] = free.slots[:, at] = 0
+        free.used[:, at] = free.ready[:, at] = False
 
 
 def _part(sizes: Numbers, amount: MemoryAmount) -> Numbers:
@@ -491,7 +517,7 @@ def _size(request: Request) -> int:
     return max(demand.memory.bytes or demand.memory.percent for demand in request.demands)
 
 
-def _sentence(request: Request, demand: Demand, codes: Numbers, refusal: str) -> str:
+def _sentence(request: Request, demand: Demand, codes: Codes, refusal: str) -> str:
     """Return why a node does not take a container, such as `2 of 8 cards fit 8.0Gi: 6 in use`."""
     cards = int((codes != _NO_CARD).sum())
     if not cards:
