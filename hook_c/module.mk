@@ -48,6 +48,16 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
 
+# The launch hooks and the arbiter's slots on a simulated card, in simulated time.
+HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) hook_c/src/throttle.c hook_c/arbiter/slots.c
+
+$(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) hook_c/src/hook_launch.c $(HOOK_HEADERS) \
+		hook_c/tests/check.h hook_c/tests/sim.h hook_c/arbiter/slots.h
+	@mkdir -p $(@D)
+	$(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -Ihook_c/arbiter -o $@ $(HOOK_SIM) $(SANITIZE)
+
+C_TESTS += $(BUILD)/tests/hook_c/sim_launch
+
 # The whole library under the undefined-behaviour sanitizer. Not under the address sanitizer: its
 # runtime looks up its own wrappers through dlsym, which is ours, before they work.
 $(BUILD)/san/libvgpu-ubsan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
@@ -66,7 +76,7 @@ api:
 
 PRODUCTS += $(BUILD)/libvgpu.so $(BUILD)/vgpu-probe
 C_COMPONENTS += hook
-C_INCLUDES_hook := $(HOOK_INCLUDES)
+C_INCLUDES_hook := $(HOOK_INCLUDES) -Ihook_c/arbiter
 C_FILES_hook := hook_c/probe/vgpu-probe.c hook_c/include/vgpu_abi.h \
 	$(filter-out %.S,$(HOOK_SOURCES)) \
 	$(wildcard hook_c/src/*.h hook_c/tests/*.[ch] tests/hook_c/programs/*.c)

@@ -42,7 +42,7 @@ def run(torch: Any, seconds: float) -> dict[str, Any]:  # noqa: ANN401
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in trace.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA and "gemm" in event.name.lower()
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("Mem")
     )
     bins = [0.0] * round(seconds / BIN_SECONDS)
     width_us = BIN_SECONDS * 1e6

@@ -22,8 +22,10 @@
 #define LINES 8    /* contexts of one process on one card */
 #define EVENTS 256 /* kept of one context */
 
-#define WINDOW_NS 5000000       /* under way, under a share of one's own */
-#define OPEN_WINDOW_NS 2000000  /* under way while another container may want the card back */
+#define WINDOW_NS 5000000      /* under way, under a share of one's own */
+#define OPEN_WINDOW_NS 2000000 /* under way while another container may want the card back */
+#define BATCH_NS 500000
+#define SLOT_BATCH_NS 4000000   /* beside others: each turn costs a change of contexts */
 #define SLOT_CREDIT_NS 10000000 /* beyond the horizon: slots come in one piece */
 #define HEARTBEAT_NS 200000000  /* an arbiter that is silent for longer is gone */
 #define UNKNOWN_WAITS 2500      /* of 20 us, for the first launch of a kernel to be measured */
@@ -87,6 +89,7 @@ struct policy {
 	bool is_gated;
 	bool is_settled; /* nothing changes but with the limits' sequence word */
 	uint64_t horizon_ns;
+	uint64_t batch_ns; /* of credit that who has none waits for */
 };
 
 static const uint32_t not_free = 1;
@@ -184,7 +187,7 @@ static struct policy look(const struct tenant *tenant, const struct launch_card 
 			  uint64_t now_ns)
 {
 	const struct vgpu_limits_device *dev = card->limits;
-	struct policy policy = {.is_settled = true};
+	struct policy policy = {.is_settled = true, .batch_ns = BATCH_NS};
 
 	if (dev == NULL) {
 		policy.percent = percent_of(tenant->limits.card[card->index].cores_percent);
@@ -203,8 +206,11 @@ static struct policy look(const struct tenant *tenant, const struct launch_card 
 	/* Beyond one's own share only where somebody sees to it that it is idle time. */
 	policy.percent =
 		is_burst && (is_alone || policy.is_gated) && ceiling > cores ? ceiling : cores;
-	policy.horizon_ns =
-		policy.percent * THROTTLE_HORIZON_NS / 100 + (policy.is_gated ? SLOT_CREDIT_NS : 0);
+	policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100;
+	if (!policy.is_settled) {
+		policy.horizon_ns += SLOT_CREDIT_NS;
+		policy.batch_ns = SLOT_BATCH_NS;
+	}
 	return policy;
 }
 
@@ -544,8 +550,8 @@ static enum verdict judge(struct launch_card *card, struct throttle_class *class
 	if (start_ns >= end_ns)
 		return VERDICT_GATE;
 	if (policy->percent < 100)
-		*sleep_ns = throttle_wait_ns(&card->throttle.account, class, policy->percent,
-					     pending_ns);
+		*sleep_ns = throttle_wait_ns(&card->throttle, class, policy->percent,
+					     policy->batch_ns, pending_ns);
 	else
 		*sleep_ns = 0;
 	if (*sleep_ns != 0)
@@ -615,7 +621,8 @@ static uint64_t context_of(void *stream)
 }
 
 /* The long way: looks at everything, and waits as long as it has to. Returns with the lock held. */
-static struct throttle_class *pass(struct launch_card *card, struct tenant *tenant, uint64_t key)
+static struct throttle_class *pass(struct launch_card *card, struct tenant *tenant, uint64_t key,
+				   bool *has_waited)
 {
 	for (unsigned int unknown = 0;;) {
 		harvest(card);
@@ -650,6 +657,7 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 		}
 		unlock(card);
 		set_mark(card, NO_STREAM, 0);
+		*has_waited |= verdict == VERDICT_GATE;
 		if (verdict == VERDICT_GATE)
 			wait_at_gate(card, seen);
 		else
@@ -671,12 +679,14 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 		return; /* the driver says so itself */
 	begin_line(card, context, stream);
 
-	struct throttle_class *class = pass(card, tenant, key);
+	bool has_waited = false;
+	struct throttle_class *class = pass(card, tenant, key, &has_waited);
 	uint64_t now_ns = clock_ns();
 	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
 
-	/* A sample lies between two marks of its own. */
-	if (is_apart(card, stream, context) ||
+	/* A sample lies between two marks of its own. A turn begins with one: the card's change of
+	 * contexts is nobody's work. */
+	if (is_apart(card, stream, context) || has_waited ||
 	    (is_sampled &&
 	     (card->throttle.open.launches != 0 || card->throttle.queue_end_ns < now_ns))) {
 		unlock(card);

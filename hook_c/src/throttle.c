@@ -250,17 +250,20 @@ uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_n
 	return charged;
 }
 
-uint64_t throttle_wait_ns(const struct throttle_account *account,
-			  const struct throttle_class *class, uint32_t percent, uint64_t pending_ns)
+uint64_t throttle_wait_ns(struct throttle *throttle, const struct throttle_class *class,
+			  uint32_t percent, uint64_t batch_ns, uint64_t pending_ns)
 {
-	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+	int64_t balance = __atomic_load_n(throttle->account.balance_ns, __ATOMIC_RELAXED);
 	int64_t available = balance - (int64_t)least(pending_ns, LONGEST_PAUSE_NS);
-	int64_t batch = (int64_t)least(THROTTLE_BATCH_NS, percent * THROTTLE_HORIZON_NS / 200);
-	bool is_long = class->samples != 0 && class->cost_ns > THROTTLE_BATCH_NS;
-	int64_t needed = is_long ? 1 : batch;
+	bool is_long = class->samples != 0 && class->cost_ns > batch_ns;
+	int64_t needed = is_long || !throttle->is_broke ? 1 : (int64_t)batch_ns;
 
-	if (available >= needed)
+	if (available >= needed) {
+		throttle->is_broke = false;
 		return 0;
+	}
+	throttle->is_broke = true;
+	needed = is_long ? 1 : (int64_t)batch_ns;
 
 	uint64_t missing = (uint64_t)(needed - available);
 

@@ -19,7 +19,6 @@
 #define THROTTLE_CLASSES 1024
 #define THROTTLE_MARK_EVERY_NS UINT64_C(1000000) /* of predicted work; one costs 2 us */
 #define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
-#define THROTTLE_BATCH_NS UINT64_C(500000)       /* credit that short launches wait for */
 #define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
 #define THROTTLE_START_NS UINT64_C(4000)       /* from a launch on an idle card to its first work */
 #define THROTTLE_MARK_NS UINT64_C(1200)        /* by which a measured interval is too long */
@@ -61,6 +60,7 @@ struct throttle {
 	uint64_t pending_idle_ns;
 	uint64_t busy_ns;     /* measured, of this process */
 	uint64_t last_end_ns; /* of the last finished interval */
+	bool is_broke;        /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
 	struct throttle_class class[THROTTLE_CLASSES];
 };
@@ -124,9 +124,9 @@ void throttle_refill(const struct throttle_account *account, uint32_t percent, u
  * at the same time is not charged twice. Returns what was charged. */
 uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns);
 
-/* For how long a launch of the class has to wait for credit; 0: it may go. */
-uint64_t throttle_wait_ns(const struct throttle_account *account,
-			  const struct throttle_class *class, uint32_t percent,
-			  uint64_t pending_ns);
+/* For how long a launch of the class has to wait for credit; 0: it may go. Who has none left waits
+ * for `batch_ns` of it, unless one launch takes more. */
+uint64_t throttle_wait_ns(struct throttle *throttle, const struct throttle_class *class,
+			  uint32_t percent, uint64_t batch_ns, uint64_t pending_ns);
 
 #endif

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A simulated world for the compute limit: processes (each a coroutine) on one clock, and a card
+ * that runs their kernels. Nothing takes real time, and every run is the same.
+ *
+ * The card behaves as an H100 was measured to: contexts take turns of 2 ms when several have
+ * work, a change costs 80 us, one that interrupts 150 us, a launch on an idle card starts after 4
+ * us, a timing event takes 2 us of the card. Kernels fill it: those of one process run one after
+ * the other. */
+#ifndef VGPU_HOOK_SIM_H
+#define VGPU_HOOK_SIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIM_PROCESSES 12
+#define SIM_US UINT64_C(1000)
+#define SIM_MS UINT64_C(1000000)
+#define SIM_BINS 600
+#define SIM_BIN_NS (100 * SIM_MS)
+
+struct sim_event {
+	bool is_recorded;
+	bool is_done;
+	uint64_t time_ns;
+};
+
+/* Starts from nothing, at a clock that is not 0. */
+void sim_begin(void);
+
+/* A process that runs `body` with its number, from `start_ns` after the beginning on. */
+unsigned int sim_spawn(void (*body)(unsigned int), uint64_t start_ns);
+
+/* Runs until so much time has passed. */
+void sim_run(uint64_t ns);
+
+/* Called before another process goes on. */
+extern void (*sim_switched)(unsigned int process);
+
+/* In a process: its number, the time, and what passes time. */
+unsigned int sim_self(void);
+uint64_t sim_now(void);
+void sim_spend(uint64_t ns);
+void sim_sleep(uint64_t ns);
+void sim_wait(const uint32_t *word, uint32_t seen, uint64_t ns);
+void sim_wake(const uint32_t *word);
+
+/* Stopped, a process does nothing more; what it has launched is still run. */
+void sim_stop(unsigned int process);
+
+void sim_launch(uint64_t duration_ns);
+void sim_record(struct sim_event *event);
+bool sim_is_idle(void); /* nothing of this process is left */
+void sim_synchronize(void);
+
+/* The truth: of a process from the beginning on. */
+uint64_t sim_busy_ns(unsigned int process);
+double sim_bin(unsigned int process, unsigned int bin);
+uint64_t sim_longest_stall_ns(unsigned int process); /* without work on the card */
+
+#endif

@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The launch hooks and the arbiter's slots on a simulated card. Shares are those of the card's own
+ * count of busy time. The hooks' file is part of this one, so that each simulated process can have
+ * its own copy of the state that is a real process's. */
+#include "../src/hook_launch.c" // NOLINT(bugprone-suspicious-include)
+
+#include "check.h"
+#include "sim.h"
+#include "slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CONTAINERS 8
+
+struct driver driver;
+
+static struct vgpu_limits *limits;
+static struct vgpu_usage *usage;
+static struct slots slots;
+
+/* A simulated process: its container, its work, its copy of the hooks' state. */
+struct program {
+	uint64_t kernel_ns;
+	uint64_t other_ns; /* every second kernel; 0: all are alike */
+	uint64_t burst;    /* kernels, then a pause; 0: no pause */
+	uint64_t pause_ns;
+	unsigned int container;
+	unsigned int streams;
+	bool is_synchronous;
+	bool is_varied; /* one function of 10 us to 3 ms */
+	uint32_t free_seq;
+	const uint32_t *seq;
+	struct launch_card *cards;
+	uint64_t launches;
+	struct tenant tenant;
+};
+
+static struct program program[SIM_PROCESSES];
+static unsigned int programs;
+
+/* What the hooks ask of the world. */
+
+uint64_t clock_ns(void)
+{
+	sim_spend(40);
+	return sim_now();
+}
+
+uint64_t clock_near_ns(void)
+{
+	sim_spend(20);
+	return sim_now();
+}
+
+void clock_sleep(uint64_t ns)
+{
+	sim_sleep(ns);
+}
+
+void clock_wait(const uint32_t *word, uint32_t seen, uint64_t ns)
+{
+	sim_wait(word, seen, ns);
+}
+
+void clock_wake(uint32_t *word)
+{
+	sim_wake(word);
+}
+
+void region_tend(struct region *region, bool now)
+{
+	(void)region;
+	(void)now;
+}
+
+int pools_end(int status)
+{
+	return status;
+}
+
+int device_card(struct tenant *tenant, int device)
+{
+	(void)tenant;
+	return device;
+}
+
+int stream_device(void *stream, void **context)
+{
+	(void)stream;
+	*context = (void *)(uintptr_t)(sim_self() + 1);
+	return 0;
+}
+
+struct tenant *tenant_joined(void)
+{
+	return &program[sim_self()].tenant;
+}
+
+static int event_create(void **event, unsigned int flags)
+{
+	(void)flags;
+	*event = calloc(1, sizeof(struct sim_event));
+	return CUDA_SUCCESS;
+}
+
+static int event_destroy(void *event)
+{
+	free(event);
+	return CUDA_SUCCESS;
+}
+
+static int event_record(void *event, void *stream)
+{
+	(void)stream;
+	sim_record(event);
+	return CUDA_SUCCESS;
+}
+
+static int event_elapsed(float *ms, void *from, void *to)
+{
+	const struct sim_event *begin = from;
+	const struct sim_event *end = to;
+
+	sim_spend(100);
+	sim_is_idle();
+	if (!begin->is_done || !end->is_done)
+		return CUDA_ERROR_NOT_READY;
+	*ms = (float)((double)((int64_t)end->time_ns - (int64_t)begin->time_ns) / 1e6);
+	return CUDA_SUCCESS;
+}
+
+static int stream_query(void *stream)
+{
+	(void)stream;
+	sim_spend(300);
+	return sim_is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static int exchange(int *mode)
+{
+	(void)mode;
+	return CUDA_SUCCESS;
+}
+
+/* Programs. */
+
+static void switched(unsigned int number)
+{
+	static unsigned int before;
+
+	program[before].cards = the_cards;
+	program[before].seq = launch_seq;
+	program[before].free_seq = launch_free_seq;
+	before = number;
+	the_cards = program[number].cards;
+	launch_seq = program[number].seq;
+	launch_free_seq = program[number].free_seq;
+}
+
+static uint64_t duration_of(struct program *own)
+{
+	static uint64_t dice = 1;
+
+	dice = dice * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	if (own->is_varied)
+		return 10 * SIM_US + (dice >> 33) % (3 * SIM_MS);
+	return own->other_ns != 0 && own->launches % 2 == 1 ? own->other_ns : own->kernel_ns;
+}
+
+static void work(unsigned int number)
+{
+	struct program *own = &program[number];
+
+	for (;; own->launches++) {
+		struct hook_call call = {0};
+		uint64_t ns = duration_of(own);
+		uint64_t key = own->is_varied ? 1 : ns;
+		uintptr_t stream = 16 + own->launches % (own->streams == 0 ? 1 : own->streams);
+
+		if (!launch_is_free())
+			gate_begin(&call, &own->tenant, key, (void *)stream);
+		sim_launch(ns);
+		gate_end(&call);
+		if (own->is_synchronous) {
+			sync_begin(&call);
+			sim_synchronize();
+			stream_sync_end(&call, CUDA_SUCCESS, (void *)stream, false);
+		}
+		if (own->burst != 0 && own->launches % own->burst == own->burst - 1) {
+			sync_begin(&call);
+			sim_synchronize();
+			context_sync_end(&call, CUDA_SUCCESS);
+			sim_sleep(own->pause_ns);
+		}
+	}
+}
+
+/* As arbiter.c does it. */
+static void arbitrate(unsigned int number)
+{
+	static uint32_t want[CONTAINERS];
+	uint64_t granted[CONTAINERS] = {0};
+
+	(void)number;
+	memset(want, 0, sizeof(want));
+	for (;;) {
+		uint64_t now_ns = sim_now();
+		uint64_t again_ns;
+
+		for (unsigned int i = 0; i < CONTAINERS; i++) {
+			struct slots_tenant *tenant = &slots.tenant[i];
+
+			if (!tenant->is_used)
+				continue;
+			if (usage[i].turn[0].want != want[i]) {
+				want[i] = usage[i].turn[0].want;
+				tenant->wanted_ns = now_ns;
+			}
+			tenant->queue_end_ns = 0;
+			tenant->is_syncing = false;
+			for (unsigned int j = 0; j < usage[i].slots_high; j++) {
+				uint64_t end_ns = usage[i].slot[j].dev[0].queue_end_ns;
+
+				tenant->is_syncing |= (end_ns & 1) != 0;
+				if (end_ns > tenant->queue_end_ns)
+					tenant->queue_end_ns = end_ns;
+			}
+			limits[i].arbiter_ns = now_ns;
+		}
+		again_ns = slots_step(&slots, now_ns);
+		for (unsigned int i = 0; i < CONTAINERS; i++) {
+			if (!slots.tenant[i].is_used ||
+			    slots.tenant[i].grant_until_ns == granted[i])
+				continue;
+			granted[i] = slots.tenant[i].grant_until_ns;
+			limits[i].dev[0].grant_until_ns = granted[i];
+			limits[i].dev[0].gate++;
+			sim_wake(&limits[i].dev[0].gate);
+		}
+		/* One word for all wants would miss some: it looks at them every 20 us instead. */
+		if (again_ns > now_ns + 20 * SIM_US)
+			again_ns = now_ns + 20 * SIM_US;
+		sim_spend(again_ns > now_ns ? again_ns - now_ns : SIM_US);
+	}
+}
+
+static void begin(void)
+{
+	free(limits);
+	free(usage);
+	limits = calloc(CONTAINERS, sizeof(*limits));
+	usage = calloc(CONTAINERS, sizeof(*usage));
+	memset(&slots, 0, sizeof(slots));
+	for (unsigned int i = 0; i < programs; i++)
+		if (program[i].cards != NULL)
+			sys_unmap(program[i].cards, sizeof(struct launch_card) * VGPU_MAX_DEVICES);
+	memset(program, 0, sizeof(program));
+	the_cards = NULL;
+	launch_seq = &not_free;
+	launch_free_seq = 0;
+	programs = 0;
+	driver = (struct driver){.cuEventCreate = event_create,
+				 .cuEventDestroy_v2 = event_destroy,
+				 .cuEventRecord = event_record,
+				 .cuEventElapsedTime = event_elapsed,
+				 .cuStreamQuery = stream_query,
+				 .cuThreadExchangeStreamCaptureMode = exchange};
+	sim_begin();
+	sim_switched = switched;
+}
+
+static void contain(unsigned int number, uint32_t percent, uint32_t alone)
+{
+	limits[number].ndev = 1;
+	limits[number].dev[0].cores_percent = percent;
+	limits[number].dev[0].cores_max_percent = percent;
+	limits[number].dev[0].mode = VGPU_MODE_HARD;
+	limits[number].dev[0].alone = alone;
+	slots.tenant[number] =
+		(struct slots_tenant){.is_used = alone == 0, .weight = percent, .cards = 1};
+	slots_regroup(&slots);
+}
+
+static unsigned int start(struct program what, uint64_t start_ns)
+{
+	struct program *own = &program[programs++];
+	unsigned int slot = usage[what.container].slots_high++;
+
+	*own = what;
+	own->seq = &not_free;
+	own->tenant.limits.file = &limits[what.container];
+	own->tenant.limits.count = 1;
+	own->tenant.contexts = 1;
+	own->tenant.region.usage = &usage[what.container];
+	own->tenant.region.slot = slot;
+	usage[what.container].slot[slot].state = VGPU_SLOT_LIVE;
+	return sim_spawn(work, start_ns);
+}
+
+static void start_arbiter(void)
+{
+	programs++;
+	sim_spawn(arbitrate, 0);
+}
+
+static double share(unsigned int number, uint64_t ns)
+{
+	return 100.0 * (double)sim_busy_ns(number) / (double)ns;
+}
+
+static bool is_near(const char *what, double found, double wanted, double allowed)
+{
+	if (found >= wanted - allowed && found <= wanted + allowed)
+		return true;
+	printf("%s: %.2f, wanted %.2f +- %.2f\n", what, found, wanted, allowed);
+	return false;
+}
+
+#define RUN_NS (5000 * SIM_MS)
+
+static double alone(struct program what, uint32_t percent)
+{
+	begin();
+	contain(0, percent, 1);
+	start(what, 0);
+	sim_run(RUN_NS);
+	return share(0, RUN_NS);
+}
+
+static void test_every_limit_holds_for_every_length(void)
+{
+	static const uint32_t percents[] = {10, 25, 50, 75, 90};
+	static const uint64_t lengths_us[] = {5, 20, 200, 1000, 5000, 150000};
+
+	for (unsigned int i = 0; i < 5; i++) {
+		for (unsigned int j = 0; j < 6; j++) {
+			struct program what = {.kernel_ns = lengths_us[j] * SIM_US};
+			double kernel = 100.0 * (double)what.kernel_ns / (double)RUN_NS;
+			double found = alone(what, percents[i]);
+			double allowed = kernel > 2 ? kernel : 2;
+			char name[64];
+
+			snprintf(name, sizeof(name), "%u %% of %llu us", percents[i],
+				 (unsigned long long)lengths_us[j]);
+			CHECK(is_near(name, found, percents[i], allowed));
+		}
+	}
+}
+
+static void test_what_is_waited_for_is_paid_for(void)
+{
+	struct program what = {.kernel_ns = 20 * SIM_US, .is_synchronous = true};
+
+	CHECK(is_near("30 % of 20 us, sync", alone(what, 30), 30, 5));
+	what.kernel_ns = 200 * SIM_US;
+	CHECK(is_near("30 % of 200 us, sync", alone(what, 30), 30, 2));
+	what.kernel_ns = 150 * SIM_MS;
+	CHECK(is_near("30 % of 150 ms, sync", alone(what, 30), 30, 2));
+}
+
+static void test_mixed_kernels_and_several_streams(void)
+{
+	struct program what = {.kernel_ns = 20 * SIM_US, .other_ns = 700 * SIM_US};
+
+	CHECK(is_near("40 % of two lengths", alone(what, 40), 40, 2));
+	what.streams = 12;
+	CHECK(is_near("40 % in twelve streams", alone(what, 40), 40, 2));
+	what = (struct program){.is_varied = true};
+	CHECK(is_near("30 % of one function of many lengths", alone(what, 30), 30, 2));
+}
+
+static void test_idle_time_is_not_charged(void)
+{
+	struct program what = {.kernel_ns = 200 * SIM_US, .burst = 10, .pause_ns = 8 * SIM_MS};
+
+	/* About 20 % of the card, far below the limit: as if there was none. */
+	double bare = alone(what, 100);
+
+	CHECK(is_near("bursts under 50 %", alone(what, 50), bare, 0.5));
+}
+
+static void test_bins_are_even_and_stalls_short(void)
+{
+	struct program what = {.kernel_ns = 5 * SIM_MS};
+	double worst = 0;
+
+	alone(what, 25);
+	for (unsigned int bin = 5; bin < 49; bin++) {
+		double off = 100 * sim_bin(0, bin) - 25;
+
+		worst = off > worst ? off : -off > worst ? -off : worst;
+	}
+	CHECK(is_near("worst bin of 5 ms kernels", worst, 0, 5.01));
+	CHECK(sim_longest_stall_ns(0) <= 100 * SIM_MS);
+	what.kernel_ns = 20 * SIM_US;
+	alone(what, 25);
+	CHECK(sim_longest_stall_ns(0) <= 10 * SIM_MS);
+}
+
+static void test_no_limit_is_free(void)
+{
+	struct program what = {.kernel_ns = 20 * SIM_US};
+
+	CHECK(is_near("100 %", alone(what, 100), 100, 0.1));
+	CHECK(usage[0].slot[0].dev[0].busy_ns == 0);
+	CHECK(program[0].free_seq == limits[0].seq);
+}
+
+static void test_processes_of_a_container_share_its_balance(void)
+{
+	begin();
+	contain(0, 40, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	start((struct program){.kernel_ns = 20 * SIM_US}, 3 * SIM_MS);
+	start((struct program){.kernel_ns = SIM_MS, .is_synchronous = true}, 7 * SIM_MS);
+	sim_run(RUN_NS);
+
+	double sum = share(0, RUN_NS) + share(1, RUN_NS) + share(2, RUN_NS);
+
+	/* Less is lost to the card's own change of contexts, which is charged. */
+	CHECK(sum <= 42);
+	CHECK(sum >= 30);
+}
+
+static void test_a_changed_limit_is_heeded(void)
+{
+	begin();
+	contain(0, 100, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	sim_run(1000 * SIM_MS);
+	CHECK(sim_busy_ns(0) > 990 * SIM_MS);
+
+	uint64_t before = sim_busy_ns(0);
+
+	limits[0].seq += 2;
+	limits[0].dev[0].cores_percent = 20;
+	sim_run(1000 * SIM_MS);
+	CHECK(is_near("after the change", (double)(sim_busy_ns(0) - before) / 1e7, 20, 2));
+}
+
+/* Containers. */
+
+static void together(unsigned int count, const uint32_t percents[], const struct program whats[])
+{
+	double sum = 0;
+
+	begin();
+	for (unsigned int i = 0; i < count; i++) {
+		struct program what = whats[i];
+
+		what.container = i;
+		contain(i, percents[i], 0);
+		start(what, 700 * SIM_US * i);
+	}
+	start_arbiter();
+	sim_run(RUN_NS);
+	for (unsigned int i = 0; i < count; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "container %u of %u", i, count);
+		CHECK(is_near(name, share(i, RUN_NS), percents[i], 2));
+		sum += share(i, RUN_NS);
+	}
+	CHECK(is_near("together", sum, 100, 3));
+}
+
+static void test_containers_get_what_they_were_promised(void)
+{
+	static const uint32_t two[] = {30, 70};
+	static const uint32_t three[] = {25, 25, 50};
+	static const uint32_t four[] = {10, 20, 30, 40};
+	const struct program us20 = {.kernel_ns = 20 * SIM_US};
+	const struct program us200 = {.kernel_ns = 200 * SIM_US};
+	const struct program ms5 = {.kernel_ns = 5 * SIM_MS};
+
+	together(2, two, (const struct program[]){us20, us20});
+	together(2, two, (const struct program[]){ms5, us20});
+	together(2, two, (const struct program[]){us20, ms5});
+	together(2, two, (const struct program[]){us200, us200});
+	together(3, three, (const struct program[]){us200, us20, us200});
+	together(4, four, (const struct program[]){us200, us200, us200, us200});
+}
+
+static void test_a_hard_share_leaves_the_rest_idle(void)
+{
+	begin();
+	for (unsigned int i = 0; i < 2; i++) {
+		contain(i, 30, 0);
+		start((struct program){.container = i, .kernel_ns = 200 * SIM_US}, 0);
+	}
+	start_arbiter();
+	sim_run(RUN_NS);
+	CHECK(is_near("first of 30/30", share(0, RUN_NS), 30, 2));
+	CHECK(is_near("second of 30/30", share(1, RUN_NS), 30, 2));
+}
+
+static void test_burst_uses_what_is_idle_and_gives_it_back(void)
+{
+	uint64_t busy_ns;
+
+	begin();
+	contain(0, 30, 0);
+	limits[0].dev[0].mode = VGPU_MODE_BURST;
+	limits[0].dev[0].cores_max_percent = 100;
+	contain(1, 70, 0);
+	start((struct program){.container = 0, .kernel_ns = 200 * SIM_US}, 0);
+	start((struct program){.container = 1, .kernel_ns = 200 * SIM_US}, 3000 * SIM_MS);
+	start_arbiter();
+	sim_run(3000 * SIM_MS);
+	CHECK(is_near("burst, alone", share(0, 3000 * SIM_MS), 100, 2));
+	sim_run(10 * SIM_MS);
+	CHECK(sim_busy_ns(1) > 0);
+	busy_ns = sim_busy_ns(0);
+	sim_run(5000 * SIM_MS);
+	CHECK(is_near("burst, with another", (double)(sim_busy_ns(0) - busy_ns) / 5e7, 30, 2));
+}
+
+static void test_without_the_arbiter_nobody_gets_more(void)
+{
+	unsigned int arbiter;
+	uint64_t before[2];
+
+	begin();
+	contain(0, 30, 0);
+	contain(1, 70, 0);
+	start((struct program){.container = 0, .kernel_ns = 200 * SIM_US}, 0);
+	start((struct program){.container = 1, .kernel_ns = 200 * SIM_US}, 0);
+	arbiter = programs;
+	start_arbiter();
+	sim_run(1000 * SIM_MS);
+	sim_stop(arbiter);
+	sim_run(300 * SIM_MS);
+	before[0] = sim_busy_ns(0);
+	before[1] = sim_busy_ns(1);
+	sim_run(5000 * SIM_MS);
+	CHECK((double)(sim_busy_ns(0) - before[0]) / 5e7 <= 31);
+	CHECK((double)(sim_busy_ns(0) - before[0]) / 5e7 >= 10);
+	CHECK((double)(sim_busy_ns(1) - before[1]) / 5e7 <= 71);
+	CHECK((double)(sim_busy_ns(1) - before[1]) / 5e7 >= 30);
+	CHECK(sim_longest_stall_ns(0) <= 300 * SIM_MS);
+}
+
+static void test_a_stopped_owner_does_not_keep_the_card(void)
+{
+	uint64_t before;
+
+	begin();
+	contain(0, 50, 0);
+	contain(1, 50, 0);
+	start((struct program){.container = 0, .kernel_ns = 200 * SIM_US}, 0);
+	start((struct program){.container = 1, .kernel_ns = 200 * SIM_US}, 0);
+	start_arbiter();
+	sim_run(1003 * SIM_MS);
+	sim_stop(0);
+	before = sim_busy_ns(1);
+	sim_run(1000 * SIM_MS);
+	CHECK(is_near("beside a stopped one", (double)(sim_busy_ns(1) - before) / 1e7, 50, 2));
+	CHECK(sim_longest_stall_ns(1) <= 100 * SIM_MS);
+}
+
+static void test_forged_accounts_make_nobody_wait_for_ever(void)
+{
+	begin();
+	contain(0, 50, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	sim_run(100 * SIM_MS);
+	usage[0].turn[0].balance_ns = INT64_MIN;
+	usage[0].turn[0].refilled_ns = UINT64_MAX;
+	usage[0].turn[0].stretch = UINT64_MAX;
+	usage[0].slots_high = UINT32_MAX;
+	sim_run(21000 * SIM_MS);
+	CHECK(share(0, 21100 * SIM_MS) < 51);
+
+	uint64_t before = sim_busy_ns(0);
+
+	sim_run(1000 * SIM_MS);
+	CHECK(sim_busy_ns(0) > before + 400 * SIM_MS);
+}
+
+int main(void)
+{
+	RUN(test_every_limit_holds_for_every_length);
+	RUN(test_what_is_waited_for_is_paid_for);
+	RUN(test_mixed_kernels_and_several_streams);
+	RUN(test_idle_time_is_not_charged);
+	RUN(test_bins_are_even_and_stalls_short);
+	RUN(test_no_limit_is_free);
+	RUN(test_processes_of_a_container_share_its_balance);
+	RUN(test_a_changed_limit_is_heeded);
+	RUN(test_containers_get_what_they_were_promised);
+	RUN(test_a_hard_share_leaves_the_rest_idle);
+	RUN(test_burst_uses_what_is_idle_and_gives_it_back);
+	RUN(test_without_the_arbiter_nobody_gets_more);
+	RUN(test_a_stopped_owner_does_not_keep_the_card);
+	RUN(test_forged_accounts_make_nobody_wait_for_ever);
+	return check_end();
+}
