@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every engine of the matrix, each with a node of its own."""
 
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import grpc
 import pytest
 
 from tests.fakes.gpu import Card, SimulatedGpu
+from tests.testbed.docker import DockerFailedError
 from tests.testbed.engines.base import Engine, EngineFailedError, Setup
 from tests.testbed.engines.matrix import CANDIDATES, Candidate
 from tests.testbed.node import GIB, Node, probe, wait_until
@@ -19,6 +22,15 @@ from tests.testbed.packages import UnobtainableError
 from tests.testbed.rootfs import PROBE
 
 NOT_RUN = "NOT RUN"
+# What an engine that does not start here raises; anything else is a fault of the tests.
+NOT_STARTED = (
+    EngineFailedError,
+    DockerFailedError,
+    grpc.RpcError,
+    subprocess.SubprocessError,
+    OSError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.engine)
         # All tests of an engine share its daemon, so they go to one worker.
         callspec = getattr(item, "callspec", None)
-        candidate = callspec.params.get("bed") if callspec is not None else None
-        group = candidate.name if isinstance(candidate, Candidate) else str(item.path)
+        params = callspec.params.values() if callspec is not None else ()
+        names = [param.name for param in params if isinstance(param, Candidate)]
+        group = names[0] if names else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
 
 
@@ -76,8 +89,8 @@ def opened(engine: Engine, candidate: Candidate) -> Iterator[Engine]:
         done = engine.run("plain", ["/bin/true"], plain=True)
         if done.status != 0:
             raise EngineFailedError(["run", "plain"], done.status, done.stderr)
-    except Exception as error:
-        with suppress(Exception):  # it may fail for the same reason
+    except NOT_STARTED as error:
+        with suppress(*NOT_STARTED):  # it may fail for the same reason
             engine.shut()
         not_run(candidate.name, error)
     try:
@@ -107,7 +120,11 @@ def named(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail a tier in which no engine ran."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and exitstatus == pytest.ExitCode.OK and not reporter.stats["passed"]:
+    if (
+        reporter is not None
+        and exitstatus == pytest.ExitCode.OK
+        and not reporter.stats.get("passed")
+    ):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

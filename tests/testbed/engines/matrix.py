@@ -85,3 +85,9 @@ CANDIDATES = (
     Candidate("podman-trixie", Podman, PODMAN_5, PODMAN_PACKAGES, "trixie"),
     Candidate("crio-by-conmon", _conmon, ("usr/bin/conmon",)),
 )
+
+CRI_CANDIDATES = (
+    Candidate("cri-installed", Ctr, CONTAINERD),
+    Candidate("cri-trixie", Ctr, CONTAINERD, ("containerd",), "trixie"),
+    Candidate("cri-sid", Ctr, CONTAINERD, ("containerd",), "sid"),
+)
