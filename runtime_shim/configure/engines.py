@@ -24,6 +24,7 @@ from runtime_shim.configure.docker import DockerEditor
 from runtime_shim.configure.editor import RUNTIME_NAME, EditError, Editor, FaultError, about
 from runtime_shim.configure.podman import PodmanEditor
 from runtime_shim.configure.text_file import read_text
+from runtime_shim.procfs import parent_pid
 
 _ENGINE_SECONDS = 30.0
 _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,6 +32,9 @@ _DROP_IN = "99-vgpu"
 # From here on a file that is imported adds to a plugin's table; before, it replaced the table.
 # Source: containerd issue 5837.
 _MERGES = (2, 1)
+_DOCKER_FILE = Path("/etc/docker/daemon.json")
+_DOCKER_FILE_OPTION = "--config-file"
+_DOCKER_DEFAULT_OPTION = "--default-runtime"
 _GENERATED = re.compile(r"^#.*\bDO NOT EDIT\b.*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -47,10 +51,18 @@ class Target:
 
 def docker(file: Path | None) -> Target:
     """Return Docker's daemon.json."""
-    path = file or _file_in_use("dockerd", "--config-file", Path("/etc/docker/daemon.json"))
+    path = file or _file_in_use("dockerd", _DOCKER_FILE_OPTION, _DOCKER_FILE)
     program = _program("dockerd")
 
-    def verify(_path: str, _default: bool) -> None:
+    def verify(_path: str, default: bool) -> None:
+        for words in _command_lines("dockerd"):
+            used = Path(_option_value(words, (_DOCKER_FILE_OPTION, "")) or _DOCKER_FILE)
+            if default and used == path and _option_value(words, (_DOCKER_DEFAULT_OPTION, "")):
+                raise FaultError(
+                    "would name a default, and dockerd was started with "
+                    f"{_DOCKER_DEFAULT_OPTION}: with both it does not start; take the option out "
+                    "of its unit first"
+                )
         # Docker 20.10 cannot check; it has no such option.
         if program and "--validate" in _output(program, "--help"):
             try:
@@ -255,7 +267,13 @@ def _file_in_use(program: str, option: str, usual: Path, short: str = "") -> Pat
     if len(files) > 1:
         names = ", ".join(sorted(map(str, files)))
         raise EditError(f"{program} runs more than once, with {names}; choose one with --file")
-    return files.pop() if files else usual
+    found = files.pop() if files else usual
+    if not found.is_absolute():
+        raise EditError(
+            f"{program} was started with {found}, below a folder that only it knows; "
+            "name the file with --file"
+        )
+    return found
 
 
 def _command_lines(program: str) -> list[list[str]]:
@@ -265,12 +283,23 @@ def _command_lines(program: str) -> list[list[str]]:
         try:
             if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
                 continue
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if os.path.basename(words[0]) == program.encode():
-            found.append([os.fsdecode(word) for word in words])
+        words = _command_line(int(pid))
+        # A containerd that dockerd has started is dockerd's, its file included.
+        if os.path.basename(words[0]) == program:
+            parent = _command_line(parent_pid(int(pid)))
+            if os.path.basename(parent[0]) != "dockerd":
+                found.append(words)
     return found
+
+
+def _command_line(pid: int) -> list[str]:
+    """Return the words of a process; one empty word when it is gone."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return [""]
 
 
 def _option_value(words: list[str], names: tuple[str, str]) -> str:

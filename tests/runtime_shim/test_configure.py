@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 from runtime_shim.configure.engines import ENGINES
 from tests.runtime_shim.engine_host import Host
 from tests.runtime_shim.test_configure_editors import CONTAINERD_2, CRIO, DAEMON_JSON
+from tests.testbed.node import wait_until
 
 
 @pytest.fixture
@@ -317,6 +321,75 @@ def test_crios_drop_in_takes_after_the_files_before_it(host: Host) -> None:
 
     handler = tomllib.loads(path.read_text())["crio"]["runtime"]["runtimes"]["vgpu"]
     assert handler["monitor_path"] == "/usr/libexec/crio/conmon"
+
+
+@contextmanager
+def daemon(host: Host, program: str, *words: str, script: str = "read nothing") -> Iterator[int]:
+    """Run a process whose command line is `program`, a script and `words`; yield its PID."""
+    file = host.write(f"{program}.sh", f"{script}\n")
+    argv = [program, str(file), *words]
+    with subprocess.Popen(argv, executable="/bin/bash", stdin=subprocess.PIPE) as process:
+        # Until it has become the program, its command line is this one's.
+        line = Path(f"/proc/{process.pid}/cmdline")
+        wait_until(lambda: line.read_bytes().startswith(program.encode()), f"{program} runs")
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_default_that_dockerds_own_option_contradicts(host: Host) -> None:
+    path = host.write("daemon.json", "{}")
+
+    with daemon(host, "dockerd", "--config-file", str(path), "--default-runtime=runc"):
+        output = host.refused("docker", "--file", path, "--default")
+        host.done("docker", "--file", path)
+
+    assert "was started with --default-runtime" in output
+    assert "default-runtime" not in json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"), [("docker", "--config-file"), ("containerd", "--config")]
+)
+def test_of_two_daemons_one_must_be_chosen(host: Host, engine: str, option: str) -> None:
+    program = {"docker": "dockerd"}.get(engine, engine)
+    files = [str(host.write(name, "")) for name in ("a.conf", "b.conf")]
+
+    with daemon(host, program, option, files[0]), daemon(host, program, f"{option}={files[1]}"):
+        output = host.refused(engine)
+
+    assert "choose one with --file" in output
+    assert all(file in output for file in files)
+
+
+def test_a_containerd_of_dockers_own_is_not_edited(host: Host) -> None:
+    """Docker starts one where the host has none, with a file that it writes anew each time."""
+    mine = str(host.write("mine.toml", "version = ["))
+    child = host.write("child.sh", "read nothing\n")
+    script = 'exec 3<&0; (exec -a containerd /bin/bash "$1" --config "$2" <&3) & wait'
+    with daemon(
+        host, "dockerd", str(child), str(host.folder / "dockers.toml"), script=script
+    ) as pid:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+
+        def started() -> bool:
+            pids = children.read_text().split()
+            lines = [Path(f"/proc/{each}/cmdline").read_bytes() for each in pids]
+            return any(line.startswith(b"containerd\0") for line in lines)
+
+        wait_until(started, "dockerd has its containerd")
+        with daemon(host, "containerd", "--config", mine):
+            output = host.refused("containerd")
+
+    assert "dockers.toml" not in output
+    assert f"{mine} is not TOML" in output or "choose one with --file" in output
+
+
+def test_a_daemon_with_a_relative_path(host: Host) -> None:
+    with daemon(host, "dockerd", "--config-file", "daemon.json"):
+        output = host.refused("docker")
+
+    assert "name the file with --file" in output or "choose one with --file" in output
 
 
 def test_every_engine_has_a_file() -> None:
