@@ -99,4 +99,9 @@ class KubernetesConfig:
             raise ConfigError(f"{path}: {error.strerror}") from error
         if len(secret) < _LEAST_SECRET:
             raise ConfigError(f"{path}: a key has at least {_LEAST_SECRET} bytes")
-        return Key(hashlib.sha256(b"vgpu key name" + secret).hexdigest()[:16], secret)
+        return key_of(secret)
+
+
+def key_of(secret: bytes) -> Key:
+    """Return a secret with the name that every replica gives it."""
+    return Key(hashlib.sha256(b"vgpu key name" + secret).hexdigest()[:16], secret)

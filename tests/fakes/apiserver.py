@@ -83,7 +83,7 @@ class FakeApiServer:
         self._changed = asyncio.Event()
         self._watches: set[asyncio.Task[object]] = set()
         self._breaking = 0
-        self._snapshots: dict[int, list[Object]] = {}
+        self._snapshots: dict[tuple[str, int], list[Object]] = {}
 
     # For tests: what happens in the cluster
 
@@ -246,12 +246,12 @@ class FakeApiServer:
             return _status(410, "Expired", "the provided continue parameter is too old")
         if not token:
             # As etcd does: all pages of a list show the same moment.
-            self._snapshots[version] = [
+            self._snapshots[request.path, version] = [
                 item
                 for name, item in sorted(self.objects.get(place.collection, {}).items())
                 if place.namespace in ("", name[0]) and _selected(request, item)
             ]
-        items = self._snapshots[version]
+        items = self._snapshots[request.path, version]
         end = start + limit if limit else len(items)
         metadata = {"resourceVersion": str(version)}
         if end < len(items):
