@@ -39,7 +39,7 @@ class Dependant:
 
 
 def dependants(
-    launcher_name: str, answers: Collection[Answer], proc: Path = Path("/proc")
+    launcher: str, answers: Collection[Answer], proc: Path = Path("/proc")
 ) -> list[Dependant]:
     """Return the living containers, by id."""
     by_allocation = {answer.allocation_id: answer for answer in answers}
@@ -55,7 +55,7 @@ def dependants(
             found[answer.container_id] = Dependant(
                 container_id=answer.container_id, allocation_id=answer.allocation_id
             )
-    for name in engine_containers(launcher_name, proc):
+    for name in engine_containers(launcher, proc):
         found.setdefault(name, Dependant(container_id=name))
     return [found[name] for name in sorted(found)]
 
@@ -97,11 +97,11 @@ def remove_unused_versions(library: Path) -> list[str]:
     return removed
 
 
-def engine_containers(launcher_name: str, proc: Path = Path("/proc")) -> set[str]:
+def engine_containers(launcher: str, proc: Path = Path("/proc")) -> set[str]:
     """Return the ids of containers whose engine will call the launcher to end them.
 
-    A shim of containerd (Docker's too) stands in its bundle, beside those of the same pod; conmon
-    has the runtime among its words.
+    `launcher` is its path, or only its name. A shim of containerd (Docker's too) stands in its
+    bundle, beside those of the same pod; conmon has the runtime among its words.
     """
     found: set[str] = set()
     here = os.readlink("/proc/self/ns/pid")
@@ -111,9 +111,9 @@ def engine_containers(launcher_name: str, proc: Path = Path("/proc")) -> set[str
                 continue
             name = (process / "comm").read_text().strip()
             if name.startswith("containerd-shim"):
-                found |= _shim_containers(launcher_name, process / "cwd")
+                found |= _shim_containers(launcher, process / "cwd")
             elif name.startswith("conmon"):
-                found |= _conmon_containers(launcher_name, process)
+                found |= _conmon_containers(launcher, process)
         except OSError:  # it has ended
             continue
     return found
@@ -145,23 +145,25 @@ def _lives(answer: Answer) -> bool:
     return True
 
 
-def _shim_containers(launcher_name: str, cwd: Path) -> set[str]:
+def _shim_containers(launcher: str, cwd: Path) -> set[str]:
     tasks = Path(os.readlink(cwd)).parent
     found = set()
     for bundle in tasks.iterdir():
         for name in _BUNDLE_FILES:
             with contextlib.suppress(OSError):
-                if launcher_name in (bundle / name).read_text(errors="replace"):
+                if launcher in (bundle / name).read_text(errors="replace"):
                     found.add(bundle.name)
     return found
 
 
-def _conmon_containers(launcher_name: str, process: Path) -> set[str]:
+def _conmon_containers(launcher: str, process: Path) -> set[str]:
     words = (process / "cmdline").read_text(errors="replace").split("\0")
     # --cid or -c ID, --runtime or -r PATH. Source: conmon(8).
-    values = dict(pairwise(words))
+    # What comes after --exit-command is another program's.
+    own = words[: words.index("--exit-command")] if "--exit-command" in words else words
+    values = dict(pairwise(own))
     runtime = values.get("--runtime") or values.get("-r") or ""
     container_id = values.get("--cid") or values.get("-c") or ""
-    if os.path.basename(runtime) != launcher_name or not _NAME.fullmatch(container_id):
+    if launcher not in runtime or not _NAME.fullmatch(container_id):
         return set()
     return {container_id}

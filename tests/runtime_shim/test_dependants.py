@@ -78,8 +78,9 @@ def test_shims_tell_which_of_their_containers_came_through_the_launcher(
 
 def test_conmon_names_its_container_and_its_runtime(proc: Path, tmp_path: Path) -> None:
     ours = f"/usr/bin/conmon --api-version 1 -c abc123 -u abc123 -r /usr/bin/{LAUNCHER} -b /x"
+    ours += " --exit-command /usr/bin/podman --exit-command-arg --runtime --exit-command-arg vgpu"
     other = "/usr/bin/conmon --api-version 1 -c def456 -u def456 -r /usr/bin/crun -b /x"
-    long = f"/usr/bin/conmon --cid=x --cid fed789 --runtime /usr/bin/{LAUNCHER}"
+    long = f"/usr/bin/conmon --cid fed789 --runtime /usr/bin/{LAUNCHER}"
     for pid, words in ((10, ours), (11, other), (12, long)):
         process(proc, pid, comm="conmon", words=words, cwd=tmp_path)
 
