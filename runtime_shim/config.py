@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime_shim.errors import ConfigError
+from runtime_shim.strip import DENIABLE
 
 T = typing.TypeVar("T")
 
@@ -143,6 +144,9 @@ class Policy:
     sys_admin: str = "refuse"
     """A container with a slice and CAP_SYS_ADMIN, which can unmount what limits it: `refuse`, or
     `allow` it, which is logged as weak isolation each time."""
+    deny: tuple[str, ...] = ()
+    """Kinds of hostile input for which a container with a slice is refused; without it they are
+    taken out and logged. docs/security.md lists them."""
     slots_per_card: int = 10
     """Most slices on one card; each costs a context of some hundred MiB on a real one."""
     over_limit: str = "event"
@@ -165,6 +169,8 @@ class Policy:
                 )
         _one_of("policy.preload_env", self.preload_env, ("refuse", "allow"))
         _one_of("policy.sys_admin", self.sys_admin, ("refuse", "allow"))
+        for kind in self.deny:
+            _one_of("policy.deny", kind, tuple(sorted(DENIABLE)))
         unknown = set(self.driver_capabilities) - DRIVER_CAPABILITIES
         if unknown or not self.driver_capabilities:
             known = ", ".join(sorted(DRIVER_CAPABILITIES))

@@ -360,7 +360,9 @@ class Creator:
             creation.step = "library"
             library = check_library(self._config.paths.library)
         creation.step = "policy"
-        stripped = self._strip(creation, spec, CONTAINER_LIBRARY if library else None)
+        stripped = self._strip(
+            creation, spec, CONTAINER_LIBRARY if library else None, self._config.policy.deny
+        )
         return _Plan(
             spec=stripped,
             request=request,
@@ -428,6 +430,10 @@ class Creator:
                 },
             )
             return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+        logger.info(
+            "container sees no GPU",
+            extra={"container_id": creation.launch.container_id, "reason": decision.reason},
+        )
         return self._void(creation, spec)
 
     def _void(self, creation: _Creation, spec: Spec) -> Verdict:
@@ -436,13 +442,21 @@ class Creator:
         creation.void = apply_edits(stripped, edits)
         return LOW_LEVEL
 
-    def _strip(self, creation: _Creation, spec: Spec, library: str | None) -> Spec:
+    def _strip(
+        self,
+        creation: _Creation,
+        spec: Spec,
+        library: str | None,
+        deny: Sequence[str] = (),
+    ) -> Spec:
         paths = self._config.paths
         stripped, removed = strip_gpu(
             spec,
             library=library,
             majors=self._host.majors(),
             own_folders=(str(paths.run_dir), *_library_folders(self._config)),
+            drm=self._host.drm_numbers(),
+            deny=deny,
         )
         if removed:
             logger.info(

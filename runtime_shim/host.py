@@ -13,6 +13,7 @@ from runtime_shim import config
 from runtime_shim.cdi import CdiCache, CdiCard, CdiSpec, cdi_edits
 from runtime_shim.devices import DriverFiles, driver_edits
 from runtime_shim.driver import DriverCache, granted_majors, mig_capability_minors
+from runtime_shim.drm import nvidia_drm_numbers
 from runtime_shim.inventory import CardFacts
 from runtime_shim.rootfs import RootfsFacts
 from runtime_shim.spec import ContainerEdits
@@ -27,6 +28,7 @@ class _Look:
     files: DriverFiles
     cdi_specs: Sequence[CdiSpec]
     majors: Collection[int]
+    drm: Collection[tuple[int, int]]
     at: float
 
 
@@ -46,6 +48,10 @@ class Host:
     def majors(self) -> Collection[int]:
         """Return the majors of every device node that vgpu alone grants."""
         return self._look().majors
+
+    def drm_numbers(self) -> Collection[tuple[int, int]]:
+        """Return the numbers of the cards' nodes below /dev/dri."""
+        return self._look().drm
 
     def edits(
         self, cards: Sequence[CardFacts], rootfs: RootfsFacts, capabilities: Collection[str]
@@ -79,6 +85,7 @@ class Host:
                 files=self._driver.files(),
                 cdi_specs=self._cdi.specs(),
                 majors=granted_majors(),
+                drm=nvidia_drm_numbers(self._root),
                 at=now,
             )
         return look

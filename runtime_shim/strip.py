@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from runtime_shim.errors import RefusedError
@@ -60,6 +61,21 @@ _DRIVER_FILE = re.compile(
 # Programs of the NVIDIA toolkit that hooks start: they would fail without devices, or add some.
 _NVIDIA_HOOK = re.compile(r"nvidia-(container-runtime-hook|container-toolkit|cdi-hook|ctk)")
 
+DENIABLE = frozenset(
+    {
+        "audit",
+        "cdi",
+        "device_lists",
+        "device_mounts",
+        "device_nodes",
+        "device_rules",
+        "driver_files",
+        "hooks",
+    }
+)
+"""Kinds of hostile input that a node may refuse instead of taking them out. Variables are none of
+them: every CUDA image sets NVIDIA_VISIBLE_DEVICES."""
+
 VGPU_FOLDER = "/dev/vgpu"
 VGPU_MOUNT = Mount(
     destination=VGPU_FOLDER,
@@ -85,26 +101,71 @@ def strip_gpu(
     majors: Collection[int] = (NVIDIA_MAJOR,),
     own_folders: Collection[str] = OWN_FOLDERS,
     keep: Collection[tuple[int, int]] = (),
+    drm: Collection[tuple[int, int]] = (),
+    deny: Collection[str] = (),
 ) -> tuple[Spec, list[str]]:
     """Return a copy of `spec` without ways to a GPU, and a sentence for each thing taken out.
 
     `library` is the path in the container of the library that must come before the image's own
     preloads; None: the container gets none, and its loader variables stay as they are. `majors` are
     all device majors of the NVIDIA driver (`devices.granted_majors`). `keep` names nodes, as
-    (major, minor), that are granted to this container already. What lies in `own_folders` on the
-    host is an earlier edit of ours; any other mount at or below /dev/vgpu raises RefusedError.
+    (major, minor), that are granted to this container already; `drm` the cards' nodes of the
+    kernel's DRM, whose major other makers' cards share. What lies in `own_folders` on the
+    host is an earlier edit of ours; any other mount at or below /dev/vgpu raises RefusedError, and
+    so does anything of a kind in `deny`, which are some of DENIABLE.
     Stripping twice changes nothing and says nothing.
     """
-    removed: list[str] = []
+    removed = _Removals(deny)
     majors = {NVIDIA_MAJOR, *majors}
     changed = {
         "process": _strip_process(spec, library, removed),
         "annotations": _strip_annotations(spec, removed),
         "mounts": _strip_mounts(spec, own_folders, removed),
         "hooks": _strip_hooks(spec, removed),
-        "linux": _strip_linux(spec, majors, keep, removed),
+        "linux": _strip_linux(spec, _Numbers(majors, frozenset(drm), keep), removed),
     }
-    return {**spec, **{name: new for name, new in changed.items() if new is not None}}, removed
+    stripped = {**spec, **{name: new for name, new in changed.items() if new is not None}}
+    return stripped, removed.sentences
+
+
+class _Removals:
+    """What is taken out, in sentences; what may not even be there is refused."""
+
+    def __init__(self, deny: Collection[str]) -> None:
+        self.sentences: list[str] = []
+        self._deny = deny
+
+    def add(self, kind: str, sentence: str) -> None:
+        """Note a removal; raise RefusedError where the node's policy refuses its kind."""
+        if kind in self._deny:
+            raise RefusedError(
+                sentence,
+                f"take it out, or take {kind!r} out of policy.deny of the node agent",
+            )
+        self.sentences.append(sentence)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Which device numbers are a GPU's."""
+
+    majors: Collection[int]
+    drm: Collection[tuple[int, int]]
+    keep: Collection[tuple[int, int]]
+
+    def foreign(self, major: object, minor: object) -> bool:
+        """Tell whether a device is a GPU's that was not granted."""
+        if (major, minor) in self.keep:
+            return False
+        return major in self.majors or (major, minor) in self.drm
+
+    def opens(self, major: object, minor: object) -> bool:
+        """Tell whether a rule for these numbers, of which any may be a wildcard, opens a GPU."""
+        if _is_any(major):
+            return True
+        if _is_any(minor):
+            return major in self.majors or any(major == of_drm for of_drm, _ in self.drm)
+        return self.foreign(major, minor)
 
 
 def is_removed_variable(name: str) -> bool:
@@ -123,13 +184,13 @@ def allows_all_devices(spec: Spec) -> bool:
     return allowed
 
 
-def _strip_process(spec: Spec, library: str | None, removed: list[str]) -> Item | None:
+def _strip_process(spec: Spec, library: str | None, removed: _Removals) -> Item | None:
     before = env_entries(spec)
     after = _strip_loader(_strip_env(before, removed), library, removed)
     return None if after == before else {**section(spec, "process"), "env": after}
 
 
-def _strip_env(entries: list[str], removed: list[str]) -> list[str]:
+def _strip_env(entries: list[str], removed: _Removals) -> list[str]:
     kept = []
     last_uuid = max(
         (index for index, entry in enumerate(entries) if _name(entry) == UUID_VARIABLE), default=-1
@@ -137,15 +198,15 @@ def _strip_env(entries: list[str], removed: list[str]) -> list[str]:
     for index, entry in enumerate(entries):
         name = _name(entry)
         if is_removed_variable(name):
-            removed.append(f"variable {entry[:200]!r} is set by vgpu alone")
+            removed.add("variables", f"variable {entry[:200]!r} is set by vgpu alone")
         elif name == UUID_VARIABLE and index != last_uuid:
-            removed.append(f"variable {entry[:200]!r} is set again later")
+            removed.add("variables", f"variable {entry[:200]!r} is set again later")
         else:
             kept.append(entry)
     return kept
 
 
-def _strip_loader(entries: list[str], library: str | None, removed: list[str]) -> list[str]:
+def _strip_loader(entries: list[str], library: str | None, removed: _Removals) -> list[str]:
     """Make sure that no loader variable comes between a process and `library`.
 
     LD_PRELOAD is searched before ld.so.preload, so an image's `LD_PRELOAD=libcuda.so.1` would offer
@@ -162,30 +223,31 @@ def _strip_loader(entries: list[str], library: str | None, removed: list[str]) -
     for entry in entries:
         name, _, value = entry.partition("=")
         if name == "LD_AUDIT":
-            removed.append(f"variable {entry[:200]!r} could hide the vgpu library")
+            removed.add("audit", f"variable {entry[:200]!r} could hide the vgpu library")
             continue
         if name == "LD_PRELOAD" and value and re.split("[ :]", value)[0] != library:
-            removed.append(f"variable {entry[:200]!r} now starts with the vgpu library")
+            removed.add("preload", f"variable {entry[:200]!r} now starts with the vgpu library")
             entry = f"{name}={library}:{value}"
         kept.append(entry)
     return kept
 
 
-def _strip_annotations(spec: Spec, removed: list[str]) -> Item | None:
+def _strip_annotations(spec: Spec, removed: _Removals) -> Item | None:
     gone = {name for name in annotations_of(spec) if name.startswith("cdi.k8s.io/")}
-    removed += [f"annotation {name!r} asks for devices" for name in sorted(gone)]
+    for name in sorted(gone):
+        removed.add("cdi", f"annotation {name!r} asks for devices")
     before = section(spec, "annotations")
     return {name: before[name] for name in before if name not in gone} if gone else None
 
 
 def _strip_mounts(
-    spec: Spec, own_folders: Collection[str], removed: list[str]
+    spec: Spec, own_folders: Collection[str], removed: _Removals
 ) -> list[Item] | None:
     before = mounts(spec)
     kept = []
     for mount in before:
         if mount == _VGPU_ITEM:
-            removed.append(f"mount at {VGPU_FOLDER!r} is an earlier one of vgpu's own")
+            removed.add("own", f"mount at {VGPU_FOLDER!r} is an earlier one of vgpu's own")
             continue
         place, shown, bound = destination(mount), source(mount), is_bind(mount)
         ours = bound and any(within(shown, folder) for folder in own_folders)
@@ -195,39 +257,43 @@ def _strip_mounts(
                 "mount it elsewhere: /dev/vgpu belongs to vgpu",
             )
         if ours and (place == PRELOAD_FILE or within(place, VGPU_FOLDER)):
-            removed.append(f"mount at {place!r} is an earlier one of vgpu's own")
-        elif why := _mount_objection(place, shown if bound else None):
-            removed.append(f"mount of {shown!r} at {place!r} {why}")
+            removed.add("own", f"mount at {place!r} is an earlier one of vgpu's own")
+        elif objection := _mount_objection(place, shown if bound else None):
+            kind, why = objection
+            removed.add(kind, f"mount of {shown!r} at {place!r} {why}")
         else:
             kept.append(mount)
     return None if len(kept) == len(before) else kept
 
 
-def _mount_objection(place: str, bound: str | None) -> str | None:
-    """Say why a mount at `place` may not stay; `bound` is the host's path that it shows, if any."""
+def _mount_objection(place: str, bound: str | None) -> tuple[str, str] | None:
+    """Say of what kind a mount at `place` is and why it may not stay; None: it may.
+
+    `bound` is the host's path that it shows, if any.
+    """
     if place.startswith(_DEVICE_LISTS):
-        return "asks for devices"
+        return "device_lists", "asks for devices"
     if place.startswith("/dev/nvidia"):
-        return "gives a GPU device"
+        return "device_mounts", "gives a GPU device"
     if bound is None:
         return None
     if bound.startswith("/dev/nvidia"):
-        return "gives a GPU device"
+        return "device_mounts", "gives a GPU device"
     if bound == "/dev":
-        return "gives every device of the host"
+        return "device_mounts", "gives every device of the host"
     if _DRIVER_FILE.fullmatch(place.rpartition("/")[2]):
-        return "brings a file of a GPU driver"
+        return "driver_files", "brings a file of a GPU driver"
     return None
 
 
-def _strip_hooks(spec: Spec, removed: list[str]) -> Item | None:
+def _strip_hooks(spec: Spec, removed: _Removals) -> Item | None:
     before = section(spec, "hooks")
     after = dict(before)
     for stage in before:
         hooks = items(before, stage)
         kept = [hook for hook in hooks if not _is_nvidia_hook(hook)]
         if len(kept) < len(hooks):
-            removed.append(f"{stage} hook of the NVIDIA toolkit would add devices")
+            removed.add("hooks", f"{stage} hook of the NVIDIA toolkit would add devices")
             after[stage] = kept
     return None if after == before else after
 
@@ -237,16 +303,15 @@ def _is_nvidia_hook(hook: Item) -> bool:
     return isinstance(path, str) and bool(_NVIDIA_HOOK.match(path.rpartition("/")[2]))
 
 
-def _strip_linux(
-    spec: Spec, majors: Collection[int], keep: Collection[tuple[int, int]], removed: list[str]
-) -> Item | None:
+def _strip_linux(spec: Spec, numbers: _Numbers, removed: _Removals) -> Item | None:
     linux = section(spec, "linux")
     nodes, rules = devices(spec), device_rules(spec)
-    kept_nodes = [node for node in nodes if not _is_foreign_node(node, majors, keep)]
-    kept_rules = [rule for rule in rules if not _opens_gpu(rule, majors, keep)]
-    removed += [
-        f"device {node.get('path')!r} is a GPU's" for node in _dropped(nodes, kept_nodes)
-    ] + [f"device rule {_words(rule)!r} opens GPUs" for rule in _dropped(rules, kept_rules)]
+    kept_nodes = [node for node in nodes if not _is_foreign_node(node, numbers)]
+    kept_rules = [rule for rule in rules if not _opens_gpu(rule, numbers)]
+    for node in _dropped(nodes, kept_nodes):
+        removed.add("device_nodes", f"device {node.get('path')!r} is a GPU's")
+    for rule in _dropped(rules, kept_rules):
+        removed.add("device_rules", f"device rule {_words(rule)!r} opens GPUs")
     if not any(_denies_all(rule) for rule in kept_rules):
         # runc denies what no rule allows; crun sets no filter at all when there is no rule.
         kept_rules = [{"allow": False, "access": "rwm"}, *kept_rules]
@@ -264,17 +329,16 @@ def _dropped(before: Iterable[Item], after: Iterable[Item]) -> list[Item]:
     return [item for item in before if id(item) not in kept]
 
 
-def _is_foreign_node(
-    node: Item, majors: Collection[int], keep: Collection[tuple[int, int]]
-) -> bool:
-    if node.get("type") == "b" or (node.get("major"), node.get("minor")) in keep:
+def _is_foreign_node(node: Item, numbers: _Numbers) -> bool:
+    major, minor = node.get("major"), node.get("minor")
+    if node.get("type") == "b" or (major, minor) in numbers.keep:
         return False
     path = node.get("path")
     named = isinstance(path, str) and normal_path(path).startswith("/dev/nvidia")
-    return named or node.get("major") in majors
+    return named or numbers.foreign(major, minor)
 
 
-def _opens_gpu(rule: Item, majors: Collection[int], keep: Collection[tuple[int, int]]) -> bool:
+def _opens_gpu(rule: Item, numbers: _Numbers) -> bool:
     """Tell whether a rule lets a GPU be read or written.
 
     Rules for character devices that only allow mknod stay, `c *:* m` of Docker and containerd among
@@ -284,9 +348,7 @@ def _opens_gpu(rule: Item, majors: Collection[int], keep: Collection[tuple[int, 
         return False
     if _opens_everything(rule):
         return True
-    major = rule.get("major")
-    granted = (major, rule.get("minor")) in keep
-    return not _only_makes_nodes(rule) and (_is_any(major) or (major in majors and not granted))
+    return not _only_makes_nodes(rule) and numbers.opens(rule.get("major"), rule.get("minor"))
 
 
 def _opens_everything(rule: Item) -> bool:

@@ -66,6 +66,7 @@ def test_what_is_printed_gives_the_same_configuration_again(tmp_path: Path) -> N
         ('[metrics]\nlisten = "127.0.0.1:http"', "metrics.listen must be ADDRESS:PORT"),
         ("[cache]\ntry_seconds = 9", "try_seconds <= total_seconds"),
         ("[driver]\ncdi_dirs = 1", "driver.cdi_dirs must be a list"),
+        ('[policy]\ndeny = ["variables"]', "policy.deny must be one of audit, cdi"),
         ('[policy]\nunmanaged_allow = ["gpu-operator"]', "holds NAMESPACE/POD patterns"),
         ('[cache]\nca = "ca.pem"', "cache.ca must be an absolute path"),
         ('mode = "both"', "mode must be one of local, kubernetes"),

@@ -783,3 +783,22 @@ async def test_a_slice_is_counted(node: Node, bundle: Bundle) -> None:
 
     assert node.counters.verdicts["low-level"] == 1
     assert sum(node.counters.refusals.values()) == 0
+
+
+def _node_of_a_gpu(spec: Spec) -> None:
+    spec["linux"]["devices"] = [{"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1}]
+
+
+async def test_a_policy_refuses_for_slices_and_hides_from_others(tmp_path: Path) -> None:
+    node = await make_node(tmp_path / "node", deny=("device_nodes",))
+    with_slice, without = plain_spec(*REQUEST), plain_spec("NVIDIA_VISIBLE_DEVICES=all")
+    for spec in (with_slice, without):
+        _node_of_a_gpu(spec)
+
+    refused = await create(node, Bundle(tmp_path / "a", with_slice), "a")
+    hidden = await create(node, Bundle(tmp_path / "b", without), "b")
+
+    assert "device '/dev/nvidia1' is a GPU's; take it out" in refused.message
+    assert node.counters.refusals["policy"] == 1
+    assert hidden.kind == "low-level"
+    await node.stop()

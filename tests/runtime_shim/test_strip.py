@@ -19,7 +19,7 @@ from runtime_shim.spec import (
     mount_item,
     mounts,
 )
-from runtime_shim.strip import VGPU_MOUNT, allows_all_devices, strip_gpu
+from runtime_shim.strip import DENIABLE, VGPU_MOUNT, allows_all_devices, strip_gpu
 from tests.runtime_shim.specs import bind, plain_spec
 
 LIBRARY = "/dev/vgpu/libvgpu.so"
@@ -353,3 +353,76 @@ def test_stripping_twice_changes_nothing_and_says_nothing(tricks: list[tuple[str
 
     assert strip_gpu(once, library=LIBRARY, majors={195, UVM}) == (once, [])
     assert not allows_all_devices(once)
+
+
+NVIDIA_DRM = frozenset({(226, 1), (226, 129)})
+
+
+@pytest.mark.parametrize(
+    ("entry", "stays"),
+    [
+        ({"type": "c", "major": 226, "minor": 1}, False),
+        ({"type": "c", "major": 226, "minor": 129, "access": "r"}, False),
+        ({"type": "c", "major": 226}, False),
+        ({"type": "c", "major": 226, "minor": -1}, False),
+        ({"type": "c", "major": 226, "minor": 0}, True),
+        ({"type": "c", "major": 226, "minor": 1, "access": "m"}, True),
+        ({"type": "c", "major": 10, "minor": 1}, True),
+    ],
+)
+def test_a_rule_for_a_card_s_drm_node_goes_and_others_stay(
+    entry: dict[str, Any], stays: bool
+) -> None:
+    spec = plain_spec(rules=[rule(**{"access": "rwm", **entry})])
+
+    stripped, removed = strip_gpu(spec, library=None, drm=NVIDIA_DRM)
+
+    assert (stripped == spec) is stays
+    assert bool(removed) is not stays
+
+
+def test_a_card_s_drm_node_goes_and_another_s_stays() -> None:
+    nodes = [
+        {"path": f"/dev/dri/{name}", "type": "c", "major": 226, "minor": minor}
+        for name, minor in (("card0", 0), ("card1", 1), ("x", 129), ("renderD128", 128))
+    ]
+
+    stripped, removed = strip_gpu(plain_spec(devices=nodes), library=None, drm=NVIDIA_DRM)
+
+    assert [node["minor"] for node in devices(stripped)] == [0, 128]
+    assert removed == [
+        "device '/dev/dri/card1' is a GPU's",
+        "device '/dev/dri/x' is a GPU's",
+    ]
+
+
+HOSTILE = {
+    "audit": plain_spec("LD_AUDIT=/x.so"),
+    "cdi": plain_spec(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
+    "device_lists": plain_spec(mounts=[bind("/dev/null", "/run/nvidia-container-devices/all")]),
+    "device_mounts": plain_spec(mounts=[bind("/dev/nvidia0", "/dev/nvidia0")]),
+    "device_nodes": plain_spec(
+        devices=[{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
+    ),
+    "device_rules": plain_spec(rules=[rule(type="c", major=195, minor=0)]),
+    "driver_files": plain_spec(mounts=[bind("/x/libcuda.so.1", "/usr/lib/libcuda.so.1")]),
+    "hooks": {
+        **plain_spec(),
+        "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", sorted(DENIABLE))
+def test_a_node_may_refuse_what_it_would_take_out(kind: str) -> None:
+    hidden, removed = strip_gpu(HOSTILE[kind], library=LIBRARY)
+    assert hidden != HOSTILE[kind]
+    (sentence,) = removed
+
+    with pytest.raises(RefusedError) as caught:
+        strip_gpu(HOSTILE[kind], library=LIBRARY, deny=(kind,))
+
+    assert caught.value.reason == sentence
+    assert f"take {kind!r} out of policy.deny" in caught.value.remedy
+    others = DENIABLE - {kind}
+    assert strip_gpu(HOSTILE[kind], library=LIBRARY, deny=others) == (hidden, removed)
