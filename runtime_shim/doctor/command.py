@@ -33,7 +33,8 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
     "with_container",
     default=True,
     show_default=True,
-    help="Also start two tiny containers through the launcher, one with a slice of 1 MiB.",
+    help="Also start two tiny containers through the launcher; in local mode one with a slice "
+    "of 1 MiB.",
 )
 @click.option(
     "--runtime",
@@ -82,7 +83,7 @@ def examine(
     yield check_cache(config)
     yield from check_engines()
     if with_container:
-        yield check_container(launcher)
+        yield check_container(launcher, config.mode)
 
 
 def _print(finding: Finding) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts two real containers through the launcher: one without a GPU, one with the smallest slice.
+"""Starts two real containers through the launcher: one that asks for nothing, one that asks.
 
 Their only file is a program of a few instructions, which tells whether it sees its limits: nothing
 of the host's is needed, and no GPU is touched.
@@ -51,8 +51,12 @@ _SEES_LIMITS, _SEES_NONE = 0, 1
 _LOAD_ADDRESS = 0x400000
 
 
-def check_container(launcher: Path | None) -> Finding:
-    """Start both containers, and clean up after them."""
+def check_container(launcher: Path | None, mode: str) -> Finding:
+    """Start both containers, and clean up after them.
+
+    In Kubernetes mode nobody gets a slice without a pod: there the second one asks for all GPUs,
+    and must see none.
+    """
     name = "container"
     if launcher is None:
         return fail(name, "not started: there is no launcher", "see the line of the launcher")
@@ -69,6 +73,9 @@ def check_container(launcher: Path | None) -> Finding:
                 f"one without a GPU does not start through {launcher}: {plain.last_line}",
                 "see the lines of the launcher and the low-level runtime",
             )
+        if mode != "local":
+            asking = _run(launcher, Path(folder), "asking", ["NVIDIA_VISIBLE_DEVICES=all"])
+            return _without_pod(name, asking)
         sliced = _run(launcher, Path(folder), "slice", ["VGPU_MEMORY=1Mi"])
     if sliced.status == _SEES_LIMITS and not sliced.error:
         return ok(name, "starts with a slice of 1 MiB, and sees its limits")
@@ -83,6 +90,16 @@ def check_container(launcher: Path | None) -> Finding:
     return fail(
         name,
         "it started with a slice and has no /dev/vgpu/limits",
+        "see journalctl -u vgpu-node-agent",
+    )
+
+
+def _without_pod(name: str, asking: Spoken) -> Finding:
+    if asking.status == _SEES_NONE and not asking.error:
+        return ok(name, "starts, and without a pod it gets no slice")
+    return fail(
+        name,
+        f"one that asks for GPUs without a pod does not start: {asking.last_line}",
         "see journalctl -u vgpu-node-agent",
     )
 

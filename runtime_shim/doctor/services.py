@@ -58,7 +58,7 @@ def check_agent(config: Config, conf: RuntimeConf) -> Finding:
 
 
 def check_cache(config: Config) -> Finding:
-    """Ask the scheduler cache whether the smallest slice would fit."""
+    """Ask the scheduler cache whether the smallest slice would fit, or what it has of this node."""
     # gRPC takes a tenth of a second to import.
     from runtime_shim.cache_client import explain
 
@@ -67,11 +67,16 @@ def check_cache(config: Config) -> Finding:
         path = Path(address.removeprefix("unix:"))
         if path.exists() and not os.access(path, os.W_OK):
             return fail("cache", f"{path} is for root only", "run vgpuctl doctor as root")
-    request = pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(bytes=1 << 20)])
+    question = pb.ExplainRequest(node_name=config.node_name)
+    remedy = "see the pods of vgpu-scheduler-cache, and [cache] in agent.toml"
+    if config.mode == "local":
+        smallest = pb.AllocationRequest(count=1, memory=[pb.MemoryAmount(bytes=1 << 20)])
+        question = pb.ExplainRequest(request=smallest)
+        remedy = "systemctl enable --now vgpu-scheduler-cache"
     try:
-        lines = explain(config.cache, pb.ExplainRequest(request=request))
+        lines = explain(config.cache, question)
     except RuntimeShimError as error:
-        return fail("cache", str(error), "systemctl enable --now vgpu-scheduler-cache")
+        return fail("cache", str(error), remedy)
     return ok("cache", f"answers at {address}: {lines[0] if lines else 'nothing to say'}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime_shim.doctor.container import check_container
 from tests.testbed import REPOSITORY
 from tests.testbed.node import GIB, Node, wait_until
 from tests.testbed.oci import Bundle
@@ -67,6 +68,13 @@ def test_it_leaves_nothing_behind(node: Node) -> None:
         f"the folder of the doctor's bundles goes: {left}",
         timeout_seconds=90,
     )
+
+
+def test_where_pods_alone_get_slices_nobody_else_sees_a_gpu(node: Node) -> None:
+    finding = check_container(node.launcher, "kubernetes")
+
+    assert (finding.level, "no slice" in finding.message) == ("ok", True), finding
+    assert "answered" in node.log("agent"), "the agent was asked"
 
 
 def test_without_an_agent_it_names_agent_and_container(node: Node) -> None:

@@ -394,6 +394,14 @@ def test_a_cache_that_is_not_there(scratch: Path) -> None:
     assert (finding.level, "gave no answer" in finding.message) == ("fail", True)
 
 
+def test_a_cache_is_asked_for_what_it_can_say(scratch: Path) -> None:
+    settings = config.Cache(address=f"unix:{scratch}/cache.sock", try_seconds=0.2)
+
+    finding = check_cache(Config(mode="kubernetes", cache=settings))
+
+    assert "[cache] in agent.toml" in finding.remedy
+
+
 # -- engines -------------------------------------------------------------------------------
 
 
