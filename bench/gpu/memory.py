@@ -98,7 +98,7 @@ class Bench:
         rounds = self._args.rounds
         with self._places() as places:
             if name == "start":
-                return costs.table_start(places, max(3, rounds // 4))
+                return costs.table_start(places, max(3, rounds // 2))
             if name == "calls":
                 return costs.table_calls(places, rounds)
             return costs.table_training(places, processes=3, blocks=14, steps=10)
@@ -151,7 +151,7 @@ def main() -> int:
     """Run the tables and print what holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--table", action="append", choices=TABLES, help="default: all of them")
-    parser.add_argument("--rounds", type=int, default=14, help="processes a variant for calls")
+    parser.add_argument("--rounds", type=int, default=6, help="processes a variant for calls")
     parser.add_argument("--seconds", type=float, default=10, help="length of a race")
     parser.add_argument(
         "--cudart", type=Path, action="append", default=[], help="a folder with libcudart.so.*"
