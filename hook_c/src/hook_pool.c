@@ -219,9 +219,18 @@ static bool begin_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t
 	return false;
 }
 
+/* Asking the driver costs as much as the rest of the hook, so after small calls it is asked only
+ * once in a while: a pool that grows by more than was foreseen is seen within a step. */
 static void end_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
 {
+	uint64_t unseen = __atomic_load_n(&pool->unseen, __ATOMIC_RELAXED) + bytes;
+
 	__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
+	if (unseen < POOL_STEP && (load_word(pool) & DOUBTFUL) == 0) {
+		__atomic_store_n(&pool->unseen, unseen, __ATOMIC_RELAXED);
+		return;
+	}
+	__atomic_store_n(&pool->unseen, 0, __ATOMIC_RELAXED);
 	settle(tenant, pool);
 }
 

@@ -37,6 +37,7 @@ struct tenant_pool {
 	int device;
 	uint64_t word;      /* what the account holds for it, and what of that is free */
 	uint64_t in_flight; /* asked for by calls under way */
+	uint64_t unseen;    /* given by the driver since it was last asked; near enough */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */
