@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar, cast
 
 import grpc
@@ -24,7 +25,7 @@ from runtime_shim.errors import (
     RefusedError,
     RuntimeShimError,
 )
-from runtime_shim.tls import Credentials, CredentialsError, Proof
+from runtime_shim.tls import Credentials, CredentialsError, Proof, needs_proof
 
 logger = logging.getLogger(__name__)
 
@@ -278,24 +279,53 @@ class CacheClient:
         )
 
 
-def explain(config: Cache, request: pb.ExplainRequest) -> list[str]:
-    """Return what the cache says in words, for a caller without an event loop.
+def ask(config: Cache, call: Callable[[pb_grpc.SchedulerCacheStub], T]) -> T:
+    """Return what `call` gets from the cache, for a caller without an event loop.
 
-    Raises RuntimeShimError.
+    Raises RuntimeShimError; NOT_FOUND is the cache's own sentence.
     """
-    with grpc.insecure_channel(config.address, options=_CHANNEL_OPTIONS) as channel:
-        stub = pb_grpc.SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
+    with _channel_of_people(config) as channel:
         try:
-            response = stub.Explain(request, timeout=config.try_seconds)
+            return call(pb_grpc.SchedulerCacheStub(channel))  # type: ignore[no-untyped-call]
         except grpc.RpcError as error:
             # What a call raises is the call, though no class says so.
-            call = cast(grpc.Call, error)
-            if call.code() == grpc.StatusCode.NOT_FOUND:
-                raise RuntimeShimError(str(call.details())) from error
+            failed = cast(grpc.Call, error)
+            if failed.code() in (
+                grpc.StatusCode.NOT_FOUND,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                grpc.StatusCode.PERMISSION_DENIED,
+            ):
+                raise RuntimeShimError(str(failed.details())) from error
             raise CacheUnreachableError(
-                config.address, config.try_seconds, _words(call.code(), call.details())
+                config.address, config.try_seconds, _words(failed.code(), failed.details())
             ) from error
+
+
+def explain(config: Cache, request: pb.ExplainRequest) -> list[str]:
+    """Return what the cache says in words. Raises RuntimeShimError."""
+    response = ask(config, lambda stub: stub.Explain(request, timeout=config.try_seconds))
     return list(response.lines)
+
+
+def _channel_of_people(config: Cache) -> grpc.Channel:
+    """Open a channel under the certificate that is configured, a node's or an operator's."""
+    if not needs_proof(config):
+        return grpc.insecure_channel(config.address, options=_CHANNEL_OPTIONS)
+    try:
+        authority, key, certificate = (
+            Path(path).read_bytes() if path else None
+            for path in (config.ca, config.key_path(), config.certificate)
+        )
+    except OSError as error:
+        raise CredentialsError(f"{error.filename}: {error.strerror}") from error
+    options = [each for each in _CHANNEL_OPTIONS if each[0] != _AUTHORITY]
+    if config.server_name:
+        options.append(("grpc.ssl_target_name_override", config.server_name))
+    return grpc.secure_channel(
+        config.address,
+        grpc.ssl_channel_credentials(authority, key, certificate),
+        options=options,
+    )
 
 
 def _is_its_own_word(error: grpc.aio.AioRpcError) -> bool:

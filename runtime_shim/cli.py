@@ -17,6 +17,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim import __version__
 from runtime_shim.abi import constants
 from runtime_shim.answers import Answer, read_answers
+from runtime_shim.cluster_cli import nodes, resolve
 from runtime_shim.config import DEFAULT_PATH, Config, load_config
 from runtime_shim.configure.command import configure
 from runtime_shim.doctor.command import doctor
@@ -60,6 +61,8 @@ def main(context: click.Context, config_path: Path) -> None:
 
 
 main.add_command(configure)
+main.add_command(nodes)
+main.add_command(resolve)
 main.add_command(doctor)
 main.add_command(status)
 
@@ -150,14 +153,16 @@ def cards(config: Config, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("subject", metavar="CARD|ALLOCATION|VGPU_NAME=VALUE...", nargs=-1, required=True)
+@click.argument("subject", metavar="SUBJECT|VGPU_NAME=VALUE...", nargs=-1, required=True)
 @_JSON_OPTION
 @click.pass_obj
 def explain(config: Config, subject: Sequence[str], as_json: bool) -> None:
-    """Say what a card holds, who owns an allocation, or whether a request would fit now.
+    """Say what a card or node holds, who owns an allocation, why a pod or request finds no room.
 
     \b
-    vgpuctl explain GPU-5f2a…
+    vgpuctl explain GPU-5f2a…              a card, or an allocation's UUID
+    vgpuctl explain node/NAME
+    vgpuctl explain pod/NAMESPACE/NAME
     vgpuctl explain VGPU_MEMORY=8Gi VGPU_CORES=50
     """  # noqa: D301 - click wants the character itself
     # Imports gRPC, which the other commands do without: a tenth of a second.
@@ -183,6 +188,12 @@ def _explain_request(subject: Sequence[str]) -> pb.ExplainRequest:
     if len(subject) != 1:
         raise click.UsageError("give one card, one allocation, or VGPU_NAME=VALUE words alone")
     word = subject[0]
+    kind, slash, name = word.partition("/")
+    if slash and kind == "node":
+        return pb.ExplainRequest(node_name=name)
+    if slash and kind == "pod":
+        namespace, slash, name = name.rpartition("/")
+        return pb.ExplainRequest(pod=pb.PodIdentity(namespace=namespace or "default", name=name))
     if word.startswith(("GPU-", "MIG-")):
         return pb.ExplainRequest(card_uuid=word)
     return pb.ExplainRequest(allocation_id=word)

@@ -48,6 +48,7 @@ class ControlPlane:
     """One etcd and one API server; either can be killed and started again."""
 
     def __init__(self, folder: Path, etcd: str, apiserver: str) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder = folder
         self._programs = {"etcd": etcd, "kube-apiserver": apiserver}
         self._etcd_port, peer_port, self._port = (_free_port() for _ in range(3))
