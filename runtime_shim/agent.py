@@ -25,6 +25,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim import __version__
 from runtime_shim.answers import RUNNING, AnswerStore
+from runtime_shim.arbiter import LIBRARY_NAME, arbitrate
 from runtime_shim.cache_client import CacheClient
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
@@ -150,6 +151,9 @@ class Agent:
                 group.create_task(self._renew_forever())
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
+            group.create_task(
+                arbitrate(self._config.paths.library.parent / LIBRARY_NAME, self.regions)
+            )
             group.create_task(self._look_for_cards())
             group.create_task(self._calibrate_forever())
             group.create_task(self._remove_old_libraries_forever())

@@ -12,14 +12,13 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import cffi
-from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.region import Region, Regions
 from runtime_shim.threads import in_thread
@@ -77,12 +76,13 @@ class Arbiter:
                 self._native.vgpu_arbiter_remove(self._handle, gone.number)
         slices = {name: list(region.allocation.slices) for name, region in present.items()}
         counts = Counter(part.card_uuid for parts in slices.values() for part in parts)
-        weights = _weights(slices)
         for allocation_id, region in present.items():
+            first = slices[allocation_id][0]
+            weight = first.weight or max(1, first.reserved_percent)
             known = self._tenants.get(allocation_id)
-            tenant: _Tenant | None = known or self._add(region, weights[allocation_id])
-            if tenant is not None and tenant.weight != weights[allocation_id]:
-                tenant.weight = weights[allocation_id]
+            tenant: _Tenant | None = known or self._add(region, weight)
+            if tenant is not None and tenant.weight != weight:
+                tenant.weight = weight
                 self._native.vgpu_arbiter_set_weight(self._handle, tenant.number, tenant.weight)
             alone = [counts[part.card_uuid] == 1 for part in slices[allocation_id]]
             region.set_alone(alone, wake=known is None and tenant is not None)
@@ -157,23 +157,3 @@ async def arbitrate(library: Path, regions: Regions) -> None:
             await asyncio.sleep(_FOLLOW_SECONDS)
     finally:
         arbiter.close()
-
-
-def _weights(slices: Mapping[str, Sequence[pb.Slice]]) -> dict[str, int]:
-    """Return each container's weight: what is reserved for it.
-
-    Containers without a reservation share what the others on their first card leave.
-    """
-    reserved: Counter[str] = Counter()
-    unreserved: Counter[str] = Counter()
-    for parts in slices.values():
-        for part in parts:
-            reserved[part.card_uuid] += part.reserved_percent
-            unreserved[part.card_uuid] += part.reserved_percent == 0
-    weights = {}
-    for name, parts in slices.items():
-        first = parts[0]
-        left = max(0, 100 - reserved[first.card_uuid])
-        share = left // max(1, unreserved[first.card_uuid])
-        weights[name] = first.weight or first.reserved_percent or max(1, share)
-    return weights

@@ -27,6 +27,7 @@
 #define BEAT_NS UINT64_C(50000000)
 #define POLL_NS UINT64_C(100000)  /* without futex_waitv, while cards are contended */
 #define REST_NS UINT64_C(1000000) /* and else */
+#define MOST_WEIGHT 1000000
 #define MOST_WORDS 128            /* of one futex_waitv */
 #define MOST_AHEAD_NS UINT64_C(2000000000)
 
@@ -299,7 +300,7 @@ static void unmap(struct container *container)
 
 static uint32_t weight_of(uint32_t number)
 {
-	return number == 0 ? 1 : number < 100 ? number : 100;
+	return number == 0 ? 1 : number < MOST_WEIGHT ? number : MOST_WEIGHT;
 }
 
 static void put(struct vgpu_arbiter *arbiter, int number, const struct container *container,

@@ -26,7 +26,7 @@
 
 struct slots_tenant {
 	bool is_used;
-	uint32_t weight; /* 1..100 */
+	uint32_t weight; /* not 0 */
 	uint64_t cards;  /* a bit a card; 0 keeps it out */
 	/* what it says; set before every step */
 	uint64_t wanted_ns;

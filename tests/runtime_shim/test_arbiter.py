@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arbiter's thread on real files. How it divides a card: hook_c/tests/sim_launch.c."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_shim.abi import LIMITS_BYTES, USAGE_BYTES, ffi
+from runtime_shim.arbiter import LIBRARY_NAME, Arbiter
+from runtime_shim.region import Region, Regions
+from tests.runtime_shim.allocations import CARD, OTHER_CARD, allocation, part
+
+LIBRARY = Path(__file__).parents[2] / "build" / LIBRARY_NAME
+PRELOAD = b"/dev/vgpu/libvgpu.so\n"
+DEADLINE_SECONDS = 30.0
+_buffers: list[Any] = []  # a cast alone does not keep the mapping
+
+
+@pytest.fixture
+def regions(tmp_path: Path, needs_root: None) -> Iterator[Regions]:
+    regions = Regions(tmp_path / "containers")
+    regions.prepare()
+    yield regions
+    regions.close()
+    regions.sweep(())
+
+
+@pytest.fixture
+def arbiter() -> Iterator[Arbiter]:
+    arbiter = Arbiter(LIBRARY)
+    yield arbiter
+    arbiter.close()
+
+
+def mapped(path: Path, layout: str, size: int) -> Any:  # noqa: ANN401 - a cffi struct
+    with path.open("r+b") as file:
+        buffer = ffi.from_buffer(mmap.mmap(file.fileno(), size))
+    _buffers.append(buffer)
+    return ffi.cast(f"{layout} *", buffer)
+
+
+def limits_of(region: Region) -> Any:  # noqa: ANN401 - a cffi struct
+    return mapped(region.limits_path, "struct vgpu_limits", LIMITS_BYTES)
+
+
+def usage_of(region: Region) -> Any:  # noqa: ANN401 - a cffi struct
+    return mapped(region.usage_path, "struct vgpu_usage", USAGE_BYTES)
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def test_a_container_is_told_whether_it_is_alone(regions: Regions, arbiter: Arbiter) -> None:
+    first = regions.create(allocation(part(), part(OTHER_CARD)), PRELOAD)
+    limits = limits_of(first)
+
+    arbiter.follow([first])
+    assert [limits.dev[0].alone, limits.dev[1].alone] == [1, 1]
+
+    second = regions.create(allocation(part(CARD)), PRELOAD)
+    arbiter.follow([first, second])
+    assert [limits.dev[0].alone, limits.dev[1].alone] == [0, 1]
+    assert limits_of(second).dev[0].alone == 0
+
+    arbiter.follow([first])
+    assert [limits.dev[0].alone, limits.dev[1].alone] == [1, 1]
+
+
+def test_processes_look_again_when_an_arbiter_takes_over(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    region = regions.create(allocation(part()), PRELOAD)
+    before = limits_of(region).seq
+
+    arbiter.follow([region])
+    after = limits_of(region).seq
+    assert after != before
+    assert after % 2 == 0
+
+    arbiter.follow([region])
+    assert limits_of(region).seq == after
+
+
+def test_it_shows_signs_of_life_until_it_is_closed(regions: Regions, arbiter: Arbiter) -> None:
+    region = regions.create(allocation(part()), PRELOAD)
+    limits = limits_of(region)
+    assert limits.arbiter_ns == 0
+
+    arbiter.follow([region])
+    first = limits.arbiter_ns
+    assert 0 < first <= time.monotonic_ns()
+    wait_until(lambda: limits.arbiter_ns > first, "no second sign of life")
+
+    arbiter.close()
+    last = limits.arbiter_ns
+    time.sleep(0.2)
+    assert limits.arbiter_ns == last
+
+
+def test_who_wants_a_card_gets_it_on_all_its_cards(regions: Regions, arbiter: Arbiter) -> None:
+    asking = regions.create(allocation(part(), part(OTHER_CARD)), PRELOAD)
+    other = regions.create(allocation(part()), PRELOAD)
+    arbiter.follow([asking, other])
+    limits, usage = limits_of(asking), usage_of(asking)
+    wait_until(lambda: limits.dev[0].gate != 0, "nothing was written")
+    assert limits.dev[0].grant_until_ns == 0
+
+    def granted() -> bool:
+        usage.turn[1].want += 1
+        ends = [limits.dev[card].grant_until_ns for card in range(2)]
+        return ends[0] != 0 and ends[0] == ends[1]
+
+    wait_until(granted, "no grant")
+    assert limits_of(other).dev[0].grant_until_ns == 0
+
+
+def test_two_that_want_the_same_card_have_it_in_turn(regions: Regions, arbiter: Arbiter) -> None:
+    both = [regions.create(allocation(part(cores_percent=50)), PRELOAD) for _ in range(2)]
+    arbiter.follow(both)
+    limits = [limits_of(region) for region in both]
+    usages = [usage_of(region) for region in both]
+    for usage in usages:
+        usage.slots_high = 1
+        usage.slot[0].state = 2
+
+    def both_had_turns() -> bool:
+        now = time.monotonic_ns()
+        for usage in usages:
+            usage.turn[0].want += 1
+            usage.slot[0].dev[0].queue_end_ns = now & ~1
+        # The one is read after the other: not more than one of them lies ahead for good.
+        ends = [limit.dev[0].grant_until_ns for limit in limits]
+        assert not all(end == 2**64 - 1 for end in ends)
+        turns = arbiter.turns()
+        return all(turns[region.allocation.allocation_id].turns >= 10 for region in both)
+
+    wait_until(both_had_turns, "not ten turns each")
+    assert all(turn.held_ns > 0 for turn in arbiter.turns().values())
+
+
+def test_a_damaged_usage_file_harms_nobody_else(regions: Regions, arbiter: Arbiter) -> None:
+    bad = regions.create(allocation(part()), PRELOAD)
+    good = regions.create(allocation(part()), PRELOAD)
+    arbiter.follow([bad, good])
+    os.truncate(bad.usage_path, 0)
+    limits, usage = limits_of(good), usage_of(good)
+
+    def granted() -> bool:
+        usage.turn[0].want += 1
+        return bool(limits.dev[0].grant_until_ns != 0)
+
+    wait_until(granted, "no grant beside a truncated file")
+    with bad.usage_path.open("r+b") as file:
+        file.write(os.urandom(USAGE_BYTES))
+    sign = limits.arbiter_ns
+    wait_until(lambda: limits.arbiter_ns > sign, "no sign of life beside a file of garbage")
+
+
+def test_files_that_are_missing_leave_a_container_without_turns(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    region = regions.create(allocation(part()), PRELOAD)
+    limits = limits_of(region)
+    region.usage_path.unlink()
+
+    arbiter.follow([region])
+
+    assert limits.arbiter_ns == 0
+    assert arbiter.turns() == {}
