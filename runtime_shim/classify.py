@@ -44,7 +44,7 @@ class Classification:
     cri: bool
     """A CRI made it: containerd's or CRI-O's marks, or the kubelet's mounts."""
     sandbox: bool
-    """It is the sandbox of a pod, which runs nothing but `pause`."""
+    """It is the sandbox of a pod, which runs nothing but `pause`; the kubelet mounts nothing there."""
     privileged: bool
     """Every device is allowed and CAP_SYS_ADMIN is held: root of the host in all but name."""
     sys_admin: bool
@@ -73,6 +73,7 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
     marks = annotations_of(spec)
     podman = marks.get("io.container.manager") == "libpod"
     sys_admin = _has_sys_admin(spec)
+    kubelet_mount = _has_kubelet_mount(spec)
     # Any VGPU_ name asks, also a misspelt one: its owner gets a sentence, not a missing GPU.
     asks = UUID_VARIABLE in env if mode == "kubernetes" else any(map(_is_request, env))
     return Classification(
@@ -80,8 +81,9 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         container_uuid=env.get(UUID_VARIABLE, ""),
         cri="io.kubernetes.cri.sandbox-id" in marks
         or ("io.kubernetes.cri-o.SandboxID" in marks and not podman)
-        or _has_kubelet_mount(spec),
-        sandbox=_mark(marks, "cri.container-type", "cri-o.ContainerType") == "sandbox",
+        or kubelet_mount,
+        sandbox=_mark(marks, "cri.container-type", "cri-o.ContainerType") == "sandbox"
+        and not kubelet_mount,
         privileged=sys_admin and allows_all_devices(spec),
         sys_admin=sys_admin,
         host_pid=_is_in_host_pid_namespace(spec),

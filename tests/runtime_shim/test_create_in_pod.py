@@ -310,10 +310,16 @@ async def test_a_container_that_calls_itself_a_sandbox_is_none(
 ) -> None:
     marks = {**containerd_marks(), "io.kubernetes.cri.container-type": "sandbox"}
     bundle = Bundle(tmp_path / "bundle", pod_spec(WITH_UUID, annotations=marks))
-
     await create(node, bundle)
-
     assert has_library(bundle)
+
+    marks["io.kubernetes.cri.container-name"] = "side"
+    mounts = [*kubelet_mounts(container_name="side"), bind("/dev/nvidia0", "/dev/nvidia0")]
+    bundle.write(pod_spec(IMAGE, annotations=marks, mounts=mounts))
+    await create(node, bundle, "c2")
+
+    assert sees(bundle) == "void"
+    assert bundle.mount("/dev/nvidia0") is None
 
 
 @pytest.mark.parametrize(
