@@ -44,7 +44,7 @@ class Classification:
     cri: bool
     """A CRI made it: containerd's or CRI-O's marks, or the kubelet's mounts."""
     sandbox: bool
-    """It is the sandbox of a pod, which runs nothing but `pause`; the kubelet mounts nothing there."""
+    """It is the sandbox of a pod: it runs nothing but `pause`, and the kubelet mounts nothing."""
     privileged: bool
     """Every device is allowed and CAP_SYS_ADMIN is held: root of the host in all but name."""
     sys_admin: bool
