@@ -100,7 +100,7 @@ def asking(number: int) -> dict[str, Any]:
         "metadata": {
             "name": pod_name(number),
             "namespace": "default",
-            "labels": {f"example.org/label-{each}": "a value of some length" for each in range(8)},
+            "labels": {f"example.org/label-{each}": "a-value-of-some-length" for each in range(8)},
             "annotations": {"example.org/note": "n" * 400},
         },
         "spec": {
