@@ -39,7 +39,7 @@ async def replicas(
     """Yield two replicas, each with a pod of its own; the first leads."""
     site = Site(FakeApiServer(), scratch)
     async with AsyncExitStack() as stack:
-        found = []
+        found: list[Running] = []
         await client.create("/api/v1/namespaces", {"metadata": {"name": "vgpu-system"}})
         for number in range(2):
             name = f"replica-{number}"
