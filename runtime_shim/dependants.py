@@ -24,7 +24,7 @@ _MOUNTED = re.compile(rb"^\d+ \d+ \S+ (\S+?)(?://deleted)? /dev/vgpu/(libvgpu\.s
 # Files of a containerd bundle that name the runtime binary.
 # Source: containerd, cmd/containerd-shim-runc-v2/runc, WriteRuntime and WriteOptions.
 _BUNDLE_FILES = ("runtime", "options.json")
-_NAME = re.compile(r"[\w.-]{1,256}")
+_NAME = re.compile(r"[\w.+~-]{1,256}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,11 @@ def mounted_libraries(proc: Path = Path("/proc")) -> dict[str, str]:
     for files in tables.values():
         if "limits" in files:
             # …/containers/<allocation id>/limits, …/<version>/libvgpu.so
-            library = files.get("libvgpu.so", "")
-            found[Path(files["limits"]).parent.name] = Path(library).parent.name if library else ""
+            allocation_id = Path(files["limits"]).parent.name
+            version = Path(files.get("libvgpu.so", "")).parent.name
+            # A tenant with a user namespace of its own can mount what it likes there.
+            if _NAME.fullmatch(allocation_id):
+                found[allocation_id] = version if _NAME.fullmatch(version) else ""
     return found
 
 
@@ -109,7 +112,7 @@ def engine_containers(launcher: str, proc: Path = Path("/proc")) -> set[str]:
         try:
             if os.readlink(process / "ns/pid") != here:  # a tenant's, whatever it calls itself
                 continue
-            name = (process / "comm").read_text().strip()
+            name = (process / "comm").read_text(errors="replace").strip()
             if name.startswith("containerd-shim"):
                 found |= _shim_containers(launcher, process / "cwd")
             elif name.startswith("conmon"):

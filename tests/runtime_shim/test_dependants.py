@@ -54,6 +54,7 @@ def test_mounts_say_which_version_a_container_has(proc: Path, tmp_path: Path) ->
     process(proc, 11, mounts=slice_mounts("a2", "0.2.0", "//deleted"), cwd=tmp_path)
     process(proc, 12, mounts=LIMITS.format(id="a3"), cwd=tmp_path)
     process(proc, 13, cwd=tmp_path)
+    process(proc, 15, mounts=slice_mounts("a\xe9\\040b", "0.1.0"), cwd=tmp_path)
     (proc / "14").mkdir()  # ends while it is looked at
 
     assert mounted_libraries(proc) == {"a1": "0.1.0", "a2": "0.2.0", "a3": ""}
@@ -85,6 +86,13 @@ def test_conmon_names_its_container_and_its_runtime(proc: Path, tmp_path: Path) 
         process(proc, pid, comm="conmon", words=words, cwd=tmp_path)
 
     assert engine_containers(LAUNCHER, proc) == {"abc123", "fed789"}
+
+
+def test_a_name_that_is_no_text_stops_nobody(proc: Path, tmp_path: Path) -> None:
+    process(proc, 10, cwd=tmp_path)
+    (proc / "10/comm").write_bytes(b"\xff\xfe\n")
+
+    assert engine_containers(LAUNCHER, proc) == set()
 
 
 def test_a_tenant_that_calls_itself_conmon_is_none(proc: Path, tmp_path: Path) -> None:
