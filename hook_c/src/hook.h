@@ -24,6 +24,7 @@ struct hook_call {
 	struct table_entry graph;
 	struct launch_card *gate; /* hook_launch.c */
 	bool is_marked;
+	uint64_t begun_ns;
 };
 
 /* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */

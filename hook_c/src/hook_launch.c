@@ -33,6 +33,7 @@
 #define POLL_NS 50000
 #define GATE_NS 2000000 /* after which a thread in want says so again */
 #define SYNC_MARK_NS 500000
+#define SHORT_WAIT_NS 12000 /* a wait for nothing */
 
 enum mark_state {
 	MARK_FREE,
@@ -665,6 +666,25 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 	}
 }
 
+/* Asks the card whether it has anything left of the open interval. Under the lock, which it lets go
+ * of meanwhile. */
+static bool is_busy(struct launch_card *card)
+{
+	int relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+	void *stream[STREAMS];
+	unsigned int count = card->stream_count;
+	bool is_idle;
+
+	for (unsigned int i = 0; i < count; i++)
+		stream[i] = card->stream[i];
+	unlock(card);
+	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	is_idle = are_idle(stream, count);
+	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	lock(card);
+	return !is_idle;
+}
+
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,
 			uint64_t key, void *stream)
 {
@@ -684,9 +704,14 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 	uint64_t now_ns = clock_ns();
 	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
 
+	if (throttle_is_in_doubt(&card->throttle, now_ns) && is_busy(card)) {
+		now_ns = clock_ns();
+		throttle_not_dry(&card->throttle, now_ns);
+	}
 	/* A sample lies between two marks of its own. A turn begins with one: the card's change of
 	 * contexts is nobody's work. */
 	if (is_apart(card, stream, context) || has_waited ||
+	    throttle_is_old(&card->throttle, now_ns) ||
 	    (is_sampled &&
 	     (card->throttle.open.launches != 0 || card->throttle.queue_end_ns < now_ns))) {
 		unlock(card);
@@ -831,6 +856,7 @@ int sync_begin(struct hook_call *call)
 	if (card == NULL)
 		return CUDA_SUCCESS;
 	call->gate = card;
+	call->begun_ns = clock_near_ns();
 	count_sync(card, 1);
 	if (__atomic_load_n(&card->throttle.open.predicted_ns, __ATOMIC_RELAXED) >= SYNC_MARK_NS)
 		set_mark(card, NO_STREAM, 0);
@@ -843,10 +869,12 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 
 	if (card == NULL)
 		return pools_end(status);
+	uint64_t now_ns = clock_near_ns();
+
 	harvest(card);
 	lock(card);
 	if (status == CUDA_SUCCESS && (is_all || card->only_stream == stream)) {
-		throttle_drained(&card->throttle, clock_near_ns());
+		throttle_drained(&card->throttle, now_ns - call->begun_ns > SHORT_WAIT_NS, now_ns);
 		card->only_stream = NO_STREAM;
 	}
 	unlock(card);

@@ -5,6 +5,7 @@
 
 #define PROBES 8
 #define MIN_SAMPLES 4 /* the least of so many: the first launch of a kernel loads its module */
+#define SOON 4        /* launches, until what has changed is measured again */
 #define SAMPLE_OFTEN 64
 #define SAMPLE_SELDOM 256
 #define OFTEN_UNTIL 512
@@ -66,6 +67,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		open->start_ns = start > throttle->queue_end_ns ? start : 0;
 		open->key = class->key;
 		open->has_unknown = false;
+		open->begun_ns = now_ns;
 	} else {
 		uint64_t idle = less(start, throttle->queue_end_ns);
 
@@ -79,6 +81,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		open->key = class->key;
 		open->has_unknown = true;
 	}
+	throttle->is_known_dry = false;
 	open->launches++;
 	open->predicted_ns += cost;
 	throttle->queue_end_ns = start + cost;
@@ -123,8 +126,12 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->cost_ns = sample;
 	else if (class->samples < MIN_SAMPLES)
 		class->cost_ns = least(class->cost_ns, sample);
-	else
+	else if (interval->idle_ns != 0)
 		class->cost_ns = (3 * class->cost_ns + least(sample, 4 * class->cost_ns)) / 4;
+	else
+		class->cost_ns = (3 * class->cost_ns + sample) / 4;
+	if (sample > 2 * class->cost_ns)
+		class->until_sample = least(class->until_sample, SOON);
 	class->samples += class->samples < MIN_SAMPLES;
 }
 
@@ -159,9 +166,19 @@ void throttle_unfinished(struct throttle *throttle, const struct throttle_interv
 	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns + THROTTLE_START_NS + later);
 }
 
-void throttle_drained(struct throttle *throttle, uint64_t now_ns)
+void throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 {
-	throttle->queue_end_ns = least(throttle->queue_end_ns, now_ns - THROTTLE_DRAIN_NS);
+	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns);
+}
+
+void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns)
+{
+	uint64_t end_ns = now_ns - THROTTLE_DRAIN_NS;
+
+	/* What it has waited for has ended just now, whatever was predicted. */
+	if (has_blocked || throttle->queue_end_ns > end_ns)
+		throttle->queue_end_ns = end_ns;
+	throttle->is_known_dry = true;
 }
 
 /* The account. Every number in it may be forged by the container that it limits; no value may make

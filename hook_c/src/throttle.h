@@ -23,6 +23,8 @@
 #define THROTTLE_START_NS UINT64_C(4000)       /* from a launch on an idle card to its first work */
 #define THROTTLE_MARK_NS UINT64_C(1200)        /* by which a measured interval is too long */
 #define THROTTLE_DRAIN_NS UINT64_C(2000)       /* from the end of the work to a wait's return */
+#define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
+#define THROTTLE_DOUBT_NS UINT64_C(20000)      /* predicted idle time that is not just believed */
 #define THROTTLE_UNKNOWN_NS UINT64_C(5000)     /* guessed of a launch that has no like */
 #define THROTTLE_OWED_NS UINT64_C(10000000000) /* nobody is made to pay for more */
 
@@ -48,6 +50,7 @@ struct throttle_interval {
 	uint64_t predicted_ns;
 	uint64_t idle_ns;
 	uint64_t start_ns; /* of its first launch on an idle card; 0: the card was busy */
+	uint64_t begun_ns; /* when its first launch was made */
 	uint64_t key;      /* of the only class in it; 0: several */
 	bool has_unknown;  /* `key` is the unknown one */
 };
@@ -60,7 +63,8 @@ struct throttle {
 	uint64_t pending_idle_ns;
 	uint64_t busy_ns;     /* measured, of this process */
 	uint64_t last_end_ns; /* of the last finished interval */
-	bool is_broke;        /* all credit is used up, and not yet a batch of it there again */
+	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
+	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
 	struct throttle_class class[THROTTLE_CLASSES];
 };
@@ -80,6 +84,20 @@ static inline uint64_t throttle_start(const struct throttle *throttle, uint64_t 
 					       : now_ns + THROTTLE_START_NS;
 }
 
+/* Whether the open interval is to be measured now, however little work is predicted in it: kernels
+ * may have begun to take longer. */
+static inline bool throttle_is_old(const struct throttle *throttle, uint64_t now_ns)
+{
+	return throttle->open.launches != 0 && now_ns - throttle->open.begun_ns > THROTTLE_AGE_NS;
+}
+
+/* Whether the card is predicted to be idle for so long that it has to be asked. */
+static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_t now_ns)
+{
+	return throttle->open.launches != 0 && !throttle->is_known_dry &&
+	       now_ns > throttle->queue_end_ns + THROTTLE_DOUBT_NS;
+}
+
 /* Whether nothing speaks against the launch; false: look closer. */
 static inline bool throttle_passes(struct throttle *throttle, struct throttle_class *class,
 				   const struct throttle_gate *gate, uint64_t now_ns)
@@ -88,7 +106,8 @@ static inline bool throttle_passes(struct throttle *throttle, struct throttle_cl
 
 	return class->samples != 0 && throttle->tokens_ns > 0 && class->until_sample > 1 &&
 	       class->cost_ns < THROTTLE_LONG_NS && start < gate->end_ns &&
-	       start - now_ns < gate->window_ns;
+	       start - now_ns < gate->window_ns && !throttle_is_old(throttle, now_ns) &&
+	       !throttle_is_in_doubt(throttle, now_ns);
 }
 
 /* Adds a launch to the open interval. */
@@ -112,8 +131,11 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
 			 uint64_t now_ns);
 
-/* A wait for everything has returned. */
-void throttle_drained(struct throttle *throttle, uint64_t now_ns);
+/* The card is still at work, whatever was predicted. */
+void throttle_not_dry(struct throttle *throttle, uint64_t now_ns);
+
+/* A wait for everything has returned; `has_blocked`: not at once. */
+void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns);
 
 /* Credit for the time that has passed, up to the horizon beyond what is pending in the container.
  */

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compute limit with the real library on the simulated driver, in real time.
+
+What a busy test machine can only make smaller is checked from above, by the simulated card's own
+count; that a share is reached is tested in simulated time, in hook_c/tests/sim_launch.c.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.gpu.simulated_gpu import SimulatedGpu
+from tests.hook_c.conftest import GIB, Start
+from tests.hook_c.container import LIBRARY, Container
+
+BUSY = LIBRARY.parent / "bench" / "busy"
+HARD = 1
+# Credit that is there at the beginning, and one kernel; of a run of 1 s.
+SLACK = 0.05
+
+Busy = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def limited(tmp_path: Path, gpu: SimulatedGpu, needs_root: None) -> Callable[[int], Container]:
+    """Return a function that makes a container with a share of the first card."""
+
+    def make(percent: int) -> Container:
+        numbers = {"cores_percent": percent, "cores_max_percent": percent, "mode": HARD}
+        return Container(tmp_path / "limited", {gpu.uuid(0): GIB}, **numbers)
+
+    return make
+
+
+@pytest.fixture
+def busy(gpu: SimulatedGpu) -> Iterator[Busy]:
+    """Yield a function that starts the bench's program in a container."""
+    started = []
+
+    def start_one(container: Container, kind: str, work_ns: int) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [*container.wrapper, str(BUSY), kind, str(work_ns)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **gpu.environment()},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def run(process: "subprocess.Popen[str]", work_ns: int, seconds: float = 1.0) -> float:
+    """Run for a second or so; the share of the card's time that it took."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    found = json.loads(process.stdout.readline())
+    assert found["launches"] > 0
+    return float(found["launches"] * work_ns / 1e9 / found["wall_s"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "work_ns"),
+    [("async", 20_000), ("async", 200_000), ("sync", 1_000_000), ("async", 5_000_000)],
+)
+def test_no_more_than_the_share(
+    limited: Callable[[int], Container], busy: Busy, kind: str, work_ns: int
+) -> None:
+    container = limited(20)
+
+    share = run(busy(container, kind, work_ns), work_ns)
+
+    assert share <= 0.20 + SLACK + work_ns / 1e9
+    # All of it was measured and charged: what the program has launched takes no less.
+    charged_ns = container.usage.slot[0].dev[0].busy_ns
+    assert charged_ns >= 0.9 * (share - SLACK) * 1e9
+
+
+def test_graphs_count_like_their_kernels(limited: Callable[[int], Container], busy: Busy) -> None:
+    process = busy(limited(20), "graph", 20_000)
+
+    assert run(process, 20_000) <= 0.20 + SLACK
+
+
+def test_a_limit_may_be_changed_while_it_runs(
+    limited: Callable[[int], Container], busy: Busy
+) -> None:
+    container = limited(100)
+    process = busy(container, "async", 200_000)
+    assert run(process, 200_000) > 0
+    assert container.usage.slot[0].dev[0].busy_ns == 0  # nothing is measured without a limit
+
+    container.write(cores_percent=10)
+    assert run(process, 200_000) <= 0.10 + SLACK
+    assert container.usage.slot[0].dev[0].busy_ns > 0
+
+
+def test_processes_of_a_container_share_it(limited: Callable[[int], Container], busy: Busy) -> None:
+    container = limited(20)
+    processes = [busy(container, "async", 500_000) for _ in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("1.0\n")
+        process.stdin.flush()
+
+    found = [json.loads(process.stdout.readline()) for process in processes if process.stdout]
+
+    total = sum(each["launches"] * 500_000 / 1e9 / each["wall_s"] for each in found)
+    # Each begins with a kernel of unknown length, and a predicted queue of its own.
+    assert total <= 3 * (0.20 + SLACK)
+    assert container.usage.turn[0].refilled_ns > 0
+
+
+def test_a_capture_is_left_alone(limited: Callable[[int], Container], start: Start) -> None:
+    tenant = start(limited(5))
+    kernel = tenant.do("module_kernel", "busy_20us")[1]
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+
+    launch = ["call", "cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0]
+    assert [tenant.do(*launch) for _ in range(100)] == [0] * 100
+
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    assert graph != 0
+    assert tenant.do("call", "cuStreamSynchronize", stream) == 0
+
+
+def test_developer_mode_has_a_share_too(gpu: SimulatedGpu, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(BUSY), "async", "200000"],
+        input="1.0\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            **os.environ,
+            **gpu.environment(),
+            "LD_PRELOAD": str(LIBRARY),
+            "CUDA_DEVICE_SM_LIMIT": "20",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "usage"),
+        },
+    )
+
+    found = json.loads(done.stdout.splitlines()[1])
+
+    assert 0 < found["launches"] * 200e3 / 1e9 / found["wall_s"] <= 0.20 + SLACK
