@@ -175,7 +175,8 @@ static enum growth charge_growth(struct tenant *tenant, struct tenant_pool *pool
 		uint64_t charged = charged_of(word);
 		struct look look;
 
-		if (spare_of(word) >= bytes) {
+		/* What graphs use changes with calls that take nothing: it is always looked at. */
+		if (spare_of(word) >= bytes && (bytes == 0 || !pool->is_graph)) {
 			if (swap_word(pool, word, word - bytes / SPARE_UNIT))
 				return GROWTH_NONE;
 			continue;
