@@ -30,8 +30,13 @@ def limited(tmp_path: Path, gpu: SimulatedGpu, needs_root: None) -> Callable[[in
     """Return a function that makes a container with a share of the first card."""
 
     def make(percent: int) -> Container:
-        numbers = {"cores_percent": percent, "cores_max_percent": percent, "mode": HARD}
-        return Container(tmp_path / "limited", {gpu.uuid(0): GIB}, **numbers)
+        return Container(
+            tmp_path / "limited",
+            {gpu.uuid(0): GIB},
+            cores_percent=percent,
+            cores_max_percent=percent,
+            mode=HARD,
+        )
 
     return make
 

@@ -119,7 +119,7 @@ def test_who_wants_a_card_gets_it_on_all_its_cards(regions: Regions, arbiter: Ar
     def granted() -> bool:
         usage.turn[1].want += 1
         ends = [limits.dev[card].grant_until_ns for card in range(2)]
-        return ends[0] != 0 and ends[0] == ends[1]
+        return bool(ends[0] != 0 and ends[0] == ends[1])
 
     wait_until(granted, "no grant")
     assert limits_of(other).dev[0].grant_until_ns == 0
