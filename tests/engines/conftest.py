@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +32,10 @@ NOT_STARTED = (
     OSError,
     RuntimeError,
 )
+
+
+# Engines answer in seconds; a busy machine takes its time.
+eventually = partial(wait_until, timeout_seconds=90)
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def named(request: pytest.FixtureRequest) -> Iterator[None]:
     request.node.user_properties.append(("engine", f"{bed.name} {bed.version}"))
     yield
     bed.engine.remove_all()
-    wait_until(lambda: bed.node.claim_states() == {}, "every claim is freed", timeout_seconds=60)
+    eventually(lambda: bed.node.claim_states() == {}, "every claim is freed")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

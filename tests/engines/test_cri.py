@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from runtime_shim.identity import Identity
-from tests.engines.conftest import NOT_STARTED, not_run
+from tests.engines.conftest import NOT_STARTED, eventually, not_run
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.node.clusters import ClusterNode
 from tests.node.conftest import totals
 from tests.testbed.engines.base import EngineFailedError, Setup
 from tests.testbed.engines.cri import Cri, Pod
 from tests.testbed.engines.matrix import CRI_CANDIDATES, Candidate
-from tests.testbed.node import GIB, probe, wait_until
+from tests.testbed.node import GIB, probe
 from tests.testbed.packages import UnobtainableError
 from tests.testbed.pod_cache import PodCache
 from tests.testbed.rootfs import PROBE
@@ -214,4 +214,4 @@ def test_a_pod_s_end_is_reported(kubelet: Kubelet) -> None:
     kubelet.cri.remove_all()
 
     reported = kubelet.cache.running
-    wait_until(lambda: env["VGPU_CONTAINER_UUID"] not in reported(), "its end is reported")
+    eventually(lambda: env["VGPU_CONTAINER_UUID"] not in reported(), "its end is reported")

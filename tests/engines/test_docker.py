@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from tests.engines.conftest import Bed
+from tests.engines.conftest import Bed, eventually
 from tests.node.conftest import slice_env, totals
 from tests.testbed.engines.docker import DockerEngine
 from tests.testbed.engines.matrix import CANDIDATES
-from tests.testbed.node import GIB, wait_until
+from tests.testbed.node import GIB
 
 DOCKERS = [candidate for candidate in CANDIDATES if candidate.make is DockerEngine]
 
@@ -47,7 +47,7 @@ def test_containers_outlive_agent_and_cache(bed: Bed) -> None:
     bed.node.start_agent()
 
     states = bed.node.claim_states
-    wait_until(lambda: list(states().values()) == ["stopped"], "the stop is noticed afterwards")
+    eventually(lambda: list(states().values()) == ["stopped"], "the stop is noticed afterwards")
     bed.engine.start_again("one")
     assert totals(bed.probe("one")) == {2 * GIB}
 

@@ -3,10 +3,10 @@
 
 import pytest
 
-from tests.engines.conftest import Bed
+from tests.engines.conftest import Bed, eventually
 from tests.node.conftest import slice_env, totals
 from tests.testbed.engines.base import EngineFailedError
-from tests.testbed.node import GIB, wait_until
+from tests.testbed.node import GIB
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 # What a tenant or an image writes to get more than its slice.
@@ -111,7 +111,7 @@ def test_a_stopped_container_keeps_its_card(bed: Bed) -> None:
 
     bed.engine.stop("one")
     kept = ["stopped"] if bed.engine.keeps_stopped else []
-    wait_until(lambda: list(bed.node.claim_states().values()) == kept, "the stop is seen")
+    eventually(lambda: list(bed.node.claim_states().values()) == kept, "the stop is seen")
     bed.engine.start("two", env=slice_env("3Gi"))
     other = bed.probe("two")["devices"][0]["uuid"]
     bed.engine.start_again("one")
@@ -129,7 +129,7 @@ def test_removal_frees(bed: Bed) -> None:
         bed.engine.remove("one")
         bed.engine.remove("two")
 
-    wait_until(lambda: bed.node.claim_states() == {}, "both claims are freed")
+    eventually(lambda: bed.node.claim_states() == {}, "both claims are freed")
 
 
 @pytest.mark.parametrize("env", [{}, {"VGPU_MEMORY": "1Gi"}], ids=["plain", "slice"])
@@ -170,4 +170,4 @@ def test_a_missing_program_is_the_runtimes_own_error_and_frees(bed: Bed) -> None
     assert ours.status == plain.status != 0
     assert "/does/not/exist" in ours.stderr
     assert "vgpu: container" not in ours.stderr
-    wait_until(lambda: bed.node.claim_states() == {}, "the claim is freed")
+    eventually(lambda: bed.node.claim_states() == {}, "the claim is freed")

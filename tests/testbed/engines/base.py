@@ -136,7 +136,7 @@ class Engine(ABC):
                 return False
             return True
 
-        wait_until(is_there, f"{name} makes {path}", timeout_seconds=60)
+        wait_until(is_there, f"{name} makes {path}", timeout_seconds=90)
 
     def restart(self, name: str) -> None:
         """Stop a container and start it again."""

@@ -82,7 +82,7 @@ class Conmon(Engine):
 
     def wait(self, name: str) -> int:
         file = self.setup.directory / "exits" / name
-        wait_until(file.exists, f"conmon writes the exit code of {name}", timeout_seconds=60)
+        wait_until(file.exists, f"conmon writes the exit code of {name}", timeout_seconds=90)
         return int(file.read_text())
 
     def stop(self, name: str) -> None:

@@ -23,6 +23,9 @@ from tests.testbed.engines.base import (
 from tests.testbed.finished import Finished
 from tests.testbed.node import wait_until
 
+# ctr loses what a program wrote last that ends before ctr has opened the pipes.
+_LINGER = '"$@"; status=$?; sleep 2; exit $status'
+
 
 class Containerd:
     """The daemon and its client; `binaries` is where a foreign version was unpacked."""
@@ -149,9 +152,10 @@ class Ctr(CommandEngine):
         stdin: str = "",
         plain: bool = False,
     ) -> Finished:
-        done = self.finish(
-            *self._run_words(name, env, plain), "--rm", IMAGE, name, *args, stdin=stdin
-        )
+        words = [*self._run_words(name, env, plain), "--rm", IMAGE, name]
+        if args[0] == "/bin/sh":
+            args = ["/bin/sh", "-c", _LINGER, "sh", *args]
+        done = self.finish(*words, *args, stdin=stdin)
         if name in self.names():  # --rm leaves what could not be started
             self.remove(name)
         return done
@@ -189,7 +193,7 @@ class Ctr(CommandEngine):
     def stop(self, name: str) -> None:
         if self._status(name) == "RUNNING":
             self.signal(name, "KILL")
-            wait_until(lambda: self._status(name) != "RUNNING", f"{name} ends")
+            wait_until(lambda: self._status(name) != "RUNNING", f"{name} ends", timeout_seconds=90)
             self.finish("tasks", "delete", name)
         elif self._status(name) != "":
             self.finish("tasks", "delete", "--force", name)

@@ -49,7 +49,7 @@ class Cri:
         archive = docker_archive(self.setup.rootfs, self.setup.directory / "image.tar")
         self.containerd.import_image(archive, "k8s.io")
         archive.unlink()
-        wait_until(self._is_ready, "containerd's CRI answers", timeout_seconds=60)
+        wait_until(self._is_ready, "containerd's CRI answers", timeout_seconds=90)
 
     def shut(self) -> None:
         """Remove every pod and end containerd."""
@@ -111,7 +111,7 @@ class Cri:
     ) -> tuple[int, str]:
         """Run a container to its end; return exit code and what it wrote, as `kubectl logs`."""
         container = self.start(pod, args, env=env)
-        wait_until(lambda: self.status(container).state == 2, "it ends", timeout_seconds=60)
+        wait_until(lambda: self.status(container).state == 2, "it ends", timeout_seconds=90)
         name = pod.identity.container_name
         log = Path(pod.config["log_directory"]) / f"{name}-{pod.attempts[name]}.log"
         lines = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
