@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from vgpu.v1 import scheduler_cache_pb2 as pb
@@ -16,6 +17,7 @@ from runtime_shim.errors import RuntimeShimError
 from runtime_shim.verdict import HEADER, MAGIC, MAJOR, PACKET_BYTES
 
 _AGENT_SECONDS = 10.0
+_CACHE_SECONDS = 10.0
 # No launcher speaks it: the agent answers that it does not either, and decides nothing.
 _NO_VERSION = 0
 
@@ -67,6 +69,8 @@ def check_cache(config: Config) -> Finding:
         path = Path(address.removeprefix("unix:"))
         if path.exists() and not os.access(path, os.W_OK):
             return fail("cache", f"{path} is for root only", "run vgpuctl doctor as root")
+    # A busy cache is no absent one, which is known at once.
+    patient = replace(config.cache, try_seconds=_CACHE_SECONDS, total_seconds=_CACHE_SECONDS)
     question = pb.ExplainRequest(node_name=config.node_name)
     remedy = "see the pods of vgpu-scheduler-cache, and [cache] in agent.toml"
     if config.mode == "local":
@@ -74,7 +78,7 @@ def check_cache(config: Config) -> Finding:
         question = pb.ExplainRequest(request=smallest)
         remedy = "systemctl enable --now vgpu-scheduler-cache"
     try:
-        lines = explain(config.cache, question)
+        lines = explain(patient, question)
     except RuntimeShimError as error:
         return fail("cache", str(error), remedy)
     return ok("cache", f"answers at {address}: {lines[0] if lines else 'nothing to say'}")
