@@ -151,6 +151,12 @@ def on_host(library: Path, card_uuid: str, memory_bytes: int) -> Iterator[Place]
 @contextlib.contextmanager
 def of_peer(library: Path, memory_bytes: int) -> Iterator[Place]:
     """Yield a place with another preloaded limiter that takes its limit from the environment."""
+    # The loader goes on without a library that it cannot preload: that would be measured as bare.
+    tried = subprocess.run(
+        ["/bin/true"], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False
+    )
+    if "cannot be preloaded" in tried.stderr or not library.is_absolute():
+        raise RuntimeError(f"--peer {library}: {tried.stderr.strip() or 'not a full path'}")
     with tempfile.TemporaryDirectory(prefix="vgpu-peer-") as name:
         env = {
             "LD_PRELOAD": str(library),
