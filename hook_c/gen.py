@@ -419,7 +419,7 @@ HOOKED = {
     "sync.context": Kind("sync_begin(&call)", "context_sync_end(&call, status)"),
     "sync.stream": Kind("sync_begin(&call)", "stream_sync_end(&call, status, {stream}, {thread})"),
     "stream.destroy": Kind("stream_destroy_begin({stream})"),
-    "capture.begin": Kind(end="capture_begin_end(status)"),
+    "capture.begin": Kind("capture_begin_begin({stream}, {thread})", "capture_begin_end(status)"),
     "capture.end": Kind(end="capture_end_end(status)"),
     "alloc.array": Kind(
         "array_begin(&call, {out}, {descriptor}, {number})",

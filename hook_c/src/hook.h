@@ -137,6 +137,7 @@ int sync_end(struct hook_call *call, int status);
 int context_sync_end(struct hook_call *call, int status);
 int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_thread);
 int stream_destroy_begin(void *stream);
+int capture_begin_begin(void *stream, bool is_thread);
 int capture_begin_end(int status);
 int capture_end_end(int status);
 

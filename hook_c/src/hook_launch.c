@@ -28,6 +28,7 @@
 #define SLOT_BATCH_NS 4000000   /* beside others: each turn costs a change of contexts */
 #define SLOT_CREDIT_NS 10000000 /* beyond the horizon: slots come in one piece */
 #define HEARTBEAT_NS 200000000  /* an arbiter that is silent for longer is gone */
+#define LEAVE_WAITS 250         /* of 20 us and the sleep's own length */
 #define UNKNOWN_WAITS 2500      /* of 20 us, for the first launch of a kernel to be measured */
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000
@@ -63,6 +64,7 @@ struct launch_card {
 	uint32_t locked;
 	uint32_t harvesting; /* one thread at a time, and never waited for */
 	uint32_t is_ready;
+	uint32_t touching; /* threads that have streams of the open interval in hand */
 	uint32_t index;
 	struct vgpu_usage_device *published;
 	struct vgpu_usage_turn *turn;
@@ -398,6 +400,7 @@ static void set_mark(struct launch_card *card, void *start, uint64_t context)
 		return;
 	}
 	mark->state = MARK_RECORDING;
+	__atomic_add_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	card->head++;
 	count = card->stream_count;
 	for (unsigned int i = 0; i < count; i++)
@@ -427,6 +430,7 @@ static void set_mark(struct launch_card *card, void *start, uint64_t context)
 			mark->event[mark->count++] = event;
 	}
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	__atomic_store_n(&mark->state, MARK_RECORDED, __ATOMIC_RELEASE);
 }
 
@@ -677,10 +681,12 @@ static bool is_busy(struct launch_card *card)
 
 	for (unsigned int i = 0; i < count; i++)
 		stream[i] = card->stream[i];
+	__atomic_add_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	unlock(card);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	is_idle = are_idle(stream, count);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	lock(card);
 	return !is_idle;
 }
@@ -792,7 +798,9 @@ void gate_forget_context(uint64_t context)
 	}
 }
 
-int stream_destroy_begin(void *stream)
+/* From here on nothing of ours touches the stream: marks in it are made now, and those that other
+ * threads are making are waited for, a little. */
+static void leave_stream(void *stream)
 {
 	struct launch_card *cards = __atomic_load_n(&the_cards, __ATOMIC_ACQUIRE);
 
@@ -808,27 +816,47 @@ int stream_destroy_begin(void *stream)
 		unlock(card);
 		if (is_in)
 			set_mark(card, NO_STREAM, 0);
+		for (unsigned int waits = 0;
+		     waits < LEAVE_WAITS && __atomic_load_n(&card->touching, __ATOMIC_ACQUIRE) != 0;
+		     waits++)
+			clock_sleep(SHORT_SLEEP_NS);
 	}
+}
+
+int stream_destroy_begin(void *stream)
+{
+	leave_stream(stream);
 	return CUDA_SUCCESS;
+}
+
+int capture_begin_begin(void *stream, bool is_thread)
+{
+	__atomic_add_fetch(&captures, 1, __ATOMIC_ACQ_REL);
+	leave_stream(stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
+	return CUDA_SUCCESS;
+}
+
+static void uncount_capture(void)
+{
+	uint32_t count = __atomic_load_n(&captures, __ATOMIC_RELAXED);
+
+	while (count != 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, false,
+							  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
 }
 
 int capture_begin_end(int status)
 {
-	if (status == CUDA_SUCCESS)
-		__atomic_add_fetch(&captures, 1, __ATOMIC_RELAXED);
+	if (status != CUDA_SUCCESS)
+		uncount_capture();
 	return status;
 }
 
 /* Too many counted costs a question at every launch; too few would spoil a capture. */
 int capture_end_end(int status)
 {
-	uint32_t count = __atomic_load_n(&captures, __ATOMIC_RELAXED);
-
-	if (status != CUDA_SUCCESS && status != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-		return status;
-	while (count != 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, false,
-							  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		;
+	if (status == CUDA_SUCCESS || status == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+		uncount_capture();
 	return status;
 }
 

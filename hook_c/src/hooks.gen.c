@@ -1074,93 +1074,123 @@ EXPORT int cuModuleUnload(void *a0)
 	return local_unload_end(status);
 }
 
-EXPORT int cuStreamBeginCapture(void *a0);
-EXPORT int cuStreamBeginCapture(void *a0)
+EXPORT int cuStreamBeginCapture(void *stream);
+EXPORT int cuStreamBeginCapture(void *stream)
 {
 	HOOK_ENTER(cuStreamBeginCapture, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCapture(a0);
+	int status = capture_begin_begin(stream, false);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCapture(stream);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCaptureToCig(void *a0, void *a1);
-EXPORT int cuStreamBeginCaptureToCig(void *a0, void *a1)
+EXPORT int cuStreamBeginCaptureToCig(void *stream, void *a1);
+EXPORT int cuStreamBeginCaptureToCig(void *stream, void *a1)
 {
 	HOOK_ENTER(cuStreamBeginCaptureToCig, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCaptureToCig(a0, a1);
+	int status = capture_begin_begin(stream, false);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCaptureToCig(stream, a1);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCaptureToCig_ptsz(void *a0, void *a1);
-EXPORT int cuStreamBeginCaptureToCig_ptsz(void *a0, void *a1)
+EXPORT int cuStreamBeginCaptureToCig_ptsz(void *stream, void *a1);
+EXPORT int cuStreamBeginCaptureToCig_ptsz(void *stream, void *a1)
 {
 	HOOK_ENTER(cuStreamBeginCaptureToCig_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCaptureToCig_ptsz(a0, a1);
+	int status = capture_begin_begin(stream, true);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCaptureToCig_ptsz(stream, a1);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCaptureToGraph(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5);
-EXPORT int cuStreamBeginCaptureToGraph(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5)
+EXPORT int cuStreamBeginCaptureToGraph(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5);
+EXPORT int cuStreamBeginCaptureToGraph(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5)
 {
 	HOOK_ENTER(cuStreamBeginCaptureToGraph, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCaptureToGraph(a0, a1, a2, a3, a4, a5);
+	int status = capture_begin_begin(stream, false);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCaptureToGraph(stream, a1, a2, a3, a4, a5);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5);
-EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *a0, void *a1, void **a2, const void *a3, size_t a4, int a5)
+EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5);
+EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5)
 {
 	HOOK_ENTER(cuStreamBeginCaptureToGraph_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCaptureToGraph_ptsz(a0, a1, a2, a3, a4, a5);
+	int status = capture_begin_begin(stream, true);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCaptureToGraph_ptsz(stream, a1, a2, a3, a4, a5);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCapture_ptsz(void *a0);
-EXPORT int cuStreamBeginCapture_ptsz(void *a0)
+EXPORT int cuStreamBeginCapture_ptsz(void *stream);
+EXPORT int cuStreamBeginCapture_ptsz(void *stream)
 {
 	HOOK_ENTER(cuStreamBeginCapture_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCapture_ptsz(a0);
+	int status = capture_begin_begin(stream, true);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCapture_ptsz(stream);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCapture_v2(void *a0, int a1);
-EXPORT int cuStreamBeginCapture_v2(void *a0, int a1)
+EXPORT int cuStreamBeginCapture_v2(void *stream, int a1);
+EXPORT int cuStreamBeginCapture_v2(void *stream, int a1)
 {
 	HOOK_ENTER(cuStreamBeginCapture_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCapture_v2(a0, a1);
+	int status = capture_begin_begin(stream, false);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCapture_v2(stream, a1);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginCapture_v2_ptsz(void *a0, int a1);
-EXPORT int cuStreamBeginCapture_v2_ptsz(void *a0, int a1)
+EXPORT int cuStreamBeginCapture_v2_ptsz(void *stream, int a1);
+EXPORT int cuStreamBeginCapture_v2_ptsz(void *stream, int a1)
 {
 	HOOK_ENTER(cuStreamBeginCapture_v2_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginCapture_v2_ptsz(a0, a1);
+	int status = capture_begin_begin(stream, true);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginCapture_v2_ptsz(stream, a1);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginRecaptureToGraph(void *a0, int a1, void *a2, void *a3, void *a4);
-EXPORT int cuStreamBeginRecaptureToGraph(void *a0, int a1, void *a2, void *a3, void *a4)
+EXPORT int cuStreamBeginRecaptureToGraph(void *stream, int a1, void *a2, void *a3, void *a4);
+EXPORT int cuStreamBeginRecaptureToGraph(void *stream, int a1, void *a2, void *a3, void *a4)
 {
 	HOOK_ENTER(cuStreamBeginRecaptureToGraph, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginRecaptureToGraph(a0, a1, a2, a3, a4);
+	int status = capture_begin_begin(stream, false);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginRecaptureToGraph(stream, a1, a2, a3, a4);
 	return capture_begin_end(status);
 }
 
-EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *a0, int a1, void *a2, void *a3, void *a4);
-EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *a0, int a1, void *a2, void *a3, void *a4)
+EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *stream, int a1, void *a2, void *a3, void *a4);
+EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *stream, int a1, void *a2, void *a3, void *a4)
 {
 	HOOK_ENTER(cuStreamBeginRecaptureToGraph_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamBeginRecaptureToGraph_ptsz(a0, a1, a2, a3, a4);
+	int status = capture_begin_begin(stream, true);
 
+	if (status != 0)
+		return status;
+	status = driver.cuStreamBeginRecaptureToGraph_ptsz(stream, a1, a2, a3, a4);
 	return capture_begin_end(status);
 }
 
