@@ -160,6 +160,20 @@ async def test_a_blind_look_frees_nothing(node: Node, init: Process) -> None:
     assert limits_of(region).dev[0].overhead_bytes == GIB
 
 
+async def test_the_overhead_falls_at_the_first_look_that_finds_no_process(
+    node: Node, init: Process
+) -> None:
+    region = await node.start()
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=40 * GIB)]
+    await ticks(node)
+    assert limits_of(region).dev[0].overhead_bytes == 40 * GIB
+
+    node.nvml.held = []
+    await ticks(node, 1)
+
+    assert limits_of(region).dev[0].overhead_bytes == 0
+
+
 async def test_one_odd_look_refuses_nobody(node: Node, init: Process) -> None:
     region = await node.start()
     await ticks(node)
