@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
 from tests.hook_c.conftest import GIB, Start
-from tests.hook_c.container import LIBRARY, Container
+from tests.hook_c.container import LIBRARY, SANITIZED, Container
 
 BUSY = LIBRARY.parent / "bench" / "busy"
 HARD = 1
@@ -163,3 +163,34 @@ def test_developer_mode_has_a_share_too(gpu: SimulatedGpu, tmp_path: Path) -> No
     found = json.loads(done.stdout.splitlines()[1])
 
     assert 0 < found["launches"] * 200e3 / 1e9 / found["wall_s"] <= 0.20 + SLACK
+
+
+@pytest.mark.parametrize("percent", [100, 50, 10])
+def test_threads_streams_captures_and_graphs_at_once(
+    gpu: SimulatedGpu, tmp_path: Path, needs_root: None, percent: int
+) -> None:
+    program = tmp_path / "launches"
+    source = Path(__file__).with_name("programs") / "launches.c"
+    build = ["gcc", "-O1", "-D_GNU_SOURCE", "-pthread", "-o", str(program), str(source), "-ldl"]
+    subprocess.run(build, check=True)
+    container = Container(
+        tmp_path / "limited",
+        {gpu.uuid(0): GIB},
+        SANITIZED,
+        cores_percent=percent,
+        cores_max_percent=percent,
+        mode=HARD,
+    )
+
+    done = subprocess.run(
+        [*container.wrapper, str(program), "1.5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **gpu.environment()},
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    device = container.usage.slot[0].dev[0]
+    assert device.pending_ns < 50_000_000  # nearly everything was measured
+    assert (device.busy_ns > 0) == (percent < 100)
