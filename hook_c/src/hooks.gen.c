@@ -1352,6 +1352,15 @@ EXPORT int nvmlDeviceCreateGpuInstanceWithPlacement(void *a0, unsigned int a1, c
 	return status;
 }
 
+EXPORT int nvmlDeviceGetAccountingPids(void *a0, unsigned int *count, unsigned int *a2);
+EXPORT int nvmlDeviceGetAccountingPids(void *a0, unsigned int *count, unsigned int *a2)
+{
+	HOOK_ENTER(nvmlDeviceGetAccountingPids, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetAccountingPids(a0, count, a2);
+
+	return nvml_no_processes_end(status, count);
+}
+
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list);
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list)
 {
@@ -2088,6 +2097,7 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceClearFieldValues, (void *)nvmlDeviceClearFieldValues, DRIVER_NVML),
 	ROW(nvmlDeviceCreateGpuInstance, (void *)nvmlDeviceCreateGpuInstance, DRIVER_NVML),
 	ROW(nvmlDeviceCreateGpuInstanceWithPlacement, (void *)nvmlDeviceCreateGpuInstanceWithPlacement, DRIVER_NVML),
+	ROW(nvmlDeviceGetAccountingPids, (void *)nvmlDeviceGetAccountingPids, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses, (void *)nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v2, (void *)nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v3, (void *)nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML),

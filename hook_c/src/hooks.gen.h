@@ -160,6 +160,7 @@ struct driver {
 	int (*nvmlDeviceClearFieldValues)(void *, int, void *);
 	int (*nvmlDeviceCreateGpuInstance)(void *, unsigned int, void **);
 	int (*nvmlDeviceCreateGpuInstanceWithPlacement)(void *, unsigned int, const void *, void **);
+	int (*nvmlDeviceGetAccountingPids)(void *, unsigned int *, unsigned int *);
 	int (*nvmlDeviceGetComputeRunningProcesses)(void *, unsigned int *, void *);
 	int (*nvmlDeviceGetComputeRunningProcesses_v2)(void *, unsigned int *, void *);
 	int (*nvmlDeviceGetComputeRunningProcesses_v3)(void *, unsigned int *, void *);

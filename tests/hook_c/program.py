@@ -210,6 +210,16 @@ class Program(Driver):
         found = [(entries[4 * i] & 0xFFFFFFFF, entries[4 * i + 1]) for i in range(listed)]
         return int(code), details[1] & 0xFFFFFFFF, found
 
+    def accounting_pids(self) -> tuple[int, int]:
+        """Call nvmlDeviceGetAccountingPids with room for 16; code and count."""
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, count = ctypes.c_void_p(), ctypes.c_uint(16)
+        nvml.nvmlInit_v2()
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+        pids = (ctypes.c_uint * 16)()
+        code = nvml.nvmlDeviceGetAccountingPids(device, ctypes.byref(count), pids)
+        return int(code), count.value
+
     def errno_kept(self, name: str, *arguments: int) -> bool:
         """Whether a call leaves errno as it was."""
         cuda = ctypes.CDLL("libcuda.so.1", use_errno=True)

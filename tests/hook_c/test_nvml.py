@@ -58,6 +58,15 @@ def test_graphics_and_mps_lists_are_empty(container: Container, start: Start) ->
     assert tenant.do("nvml", "nvmlDeviceGetMPSComputeRunningProcesses") == []
 
 
+def test_no_pid_of_another_container_is_in_the_accounting(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    gpu.inject("nvmlDeviceGetAccountingPids", code=INSUFFICIENT_SIZE)
+
+    assert tenant.do("accounting_pids") == [0, 0]
+
+
 def test_memory_is_the_slice_without_any_cuda_call(container: Container, gpu: SimulatedGpu) -> None:
     process = Process(gpu, wrapper=container.wrapper)
 
