@@ -118,6 +118,7 @@ class _Anywhere:
     names: tuple[str, ...]
     """The containers that may hold it."""
     notice: Notice
+    doubt: str
 
 
 def view_of(
@@ -140,6 +141,7 @@ def view_of(
     groups: dict[str, str] = {}
     for record in ordered:
         groups.update(record.groups)
+    told = {each.allocation.allocation_id: each.allocation for each in claims}
     given: list[_Given] = []
     held_ids: set[str] = set()
     for record in ordered:
@@ -151,13 +153,17 @@ def view_of(
         one = _given(view, record, groups, runs)
         if one is None:
             continue
+        if one.doubt and record.gone and runs and not told.keys().isdisjoint(record.ids.values()):
+            continue  # what its node tells is all that there is
         if isinstance(one, _Given):
             given.append(one)
         else:
             view.notices[one.notice] = None
             _hold(view, one.hold)
-        held_ids.update(record.ids[name] for name in one.names if name in record.ids)
-    orphans = _hold_orphans(view, claims, running - held_ids)
+        ids = {record.ids[name] for name in one.names if name in record.ids}
+        # What somebody wrote and we do not believe may be less than what runs: that counts, too.
+        held_ids |= ids - told.keys() if one.doubt else ids
+    orphans = _hold_orphans(view, told, running - held_ids)
     _settle(view, given, orphans, contested)
     return view
 
@@ -320,6 +326,7 @@ def _anywhere(view: NodeView, record: Record, why: str) -> _Anywhere:
         if amounts
         else (),
         Notice("AllocationUnreadable", message, _pod(record)),
+        why,
     )
 
 
@@ -337,9 +344,10 @@ def _hold(view: NodeView, hold: Hold) -> None:
         view.holds.setdefault(uuid, []).append(hold)
 
 
-def _hold_orphans(view: NodeView, claims: Sequence[Claim], unknown: frozenset[str]) -> list[Hold]:
+def _hold_orphans(
+    view: NodeView, told: Mapping[str, Allocation], unknown: frozenset[str]
+) -> list[Hold]:
     """Count what runs on the node and belongs to no pod that holds it."""
-    told = {each.allocation.allocation_id: each.allocation for each in claims}
     holds = []
     for allocation_id in sorted(unknown):
         allocation = told.get(allocation_id)
@@ -351,7 +359,9 @@ def _hold_orphans(view: NodeView, claims: Sequence[Claim], unknown: frozenset[st
             view.notices[Notice("UnknownContainer", view.refusal)] = None
             continue
         view.allocations[allocation_id] = allocation
-        message = f"{allocation.holder} runs and its pod is gone: it holds its slices until it ends"
+        message = (
+            f"{allocation.holder} runs and no pod explains what it has: it holds until it ends"
+        )
         view.notices[Notice("Orphan", message)] = None
         alone_on = frozenset(part.card_uuid for part in allocation.slices if allocation.exclusive)
         hold = Hold(allocation.holder, _amounts(allocation.slices), alone_on)
@@ -369,8 +379,9 @@ def _settle(
     """Decide who is resolved. What is resolved, with what runs already, never exceeds a card.
 
     Only what is believed can be resolved, the later leader's before an earlier one's. Who does not
-    fit has lost: it still counts, since it may run, and is never resolved. Who wins waits for a
-    loser that runs and for orphans.
+    fit has lost: it still counts, since it may run, and is never resolved. Who wins waits for
+    orphans, for losers that run, and for losers that are ours: another replica may have let them
+    start, and they are evicted.
     """
     winners: list[_Given] = []
     losers: list[tuple[_Given, str]] = []
@@ -384,7 +395,7 @@ def _settle(
             winners.append(each)
             admitted = after
     used = admitted
-    for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running)):
+    for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running or loser.epoch)):
         used = _added(used, hold)
     for each in sorted(given, key=lambda each: each.order):
         _hold(view, each.hold)
@@ -409,9 +420,9 @@ def _refuse_loser(view: NodeView, loser: _Given, full: str, winners: Sequence[_G
         view.answers[record.pod.uid, name] = why
     message = f"{why}; pod {record.pod} is not started"
     view.notices[Notice("AllocationLost", message, _pod(record))] = None
-    # Only two leaders can overbook a card with what we wrote; the earlier one's pod must go.
-    later = any(each.epoch > loser.epoch for each in winners if full in each.amounts)
-    if loser.epoch and later and not record.gone and not record.pod.terminal:
+    # Two leaders, or a Binding that came after its reservation had lapsed: one of the pods must go.
+    ours = any(each.epoch >= loser.epoch for each in winners if full in each.amounts)
+    if loser.epoch and ours and not record.gone and not record.pod.terminal:
         view.evict[record.pod.uid] = _pod(record)
 
 

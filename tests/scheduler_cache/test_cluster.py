@@ -462,13 +462,28 @@ def test_on_an_overbooked_card_the_later_leader_wins() -> None:
     world.apply(late)
     world.apply(good)
 
-    assert world.resolve("good").epoch == 2
     with pytest.raises(NotBelievedError, match="another allocation comes first"):
         world.resolve("late")
     view = world.cluster.view(NODE)
     assert view is not None
     assert set(view.evict) == {"late"}
     assert view.room(A).overbooked
+    # Another replica may have let it start: the winner waits until it is gone for certain.
+    with pytest.raises(NotYetError, match="still used"):
+        world.resolve("good")
+    world.cluster.delete_pod("late", world.now)
+    world.report()
+    assert world.resolve("good").epoch == 2
+
+
+def test_what_runs_counts_as_its_node_tells_it_when_its_annotation_was_changed() -> None:
+    world = World(gpu(A, 8))
+    bound = world.bind(pod("p1", container(memory="6Gi")))
+    world.report(world.resolve())
+
+    world.apply(forged(bound, containers={}))
+
+    assert world.used() == (6, 0, 1)
 
 
 def test_a_winner_waits_for_a_loser_that_runs() -> None:

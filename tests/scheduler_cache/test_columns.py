@@ -20,7 +20,7 @@ from scheduler_cache.placing import place_pod
 from scheduler_cache.pod import Container, ContainerKind, Pod
 from tests.scheduler_cache.builders import GIB, request
 
-EXAMPLES = int(os.environ.get("VGPU_TEST_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("VGPU_TEST_EXAMPLES", "60"))
 
 
 def node_view(
