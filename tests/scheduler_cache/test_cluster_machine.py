@@ -543,8 +543,9 @@ class ClusterMachine(RuleBasedStateMachine):
             for what, value in {
                 "uses": view.uses,
                 "allocations": view.allocations,
-                "answers": view.answers,
-                "waiting": view.waiting,
+                # A pod that is gone gets no answer at all.
+                "answers": {key: each for key, each in view.answers.items() if key[0] in self.pods},
+                "waiting": {key: each for key, each in view.waiting.items() if key[0] in self.pods},
                 "evict": set(view.evict),
                 "states": {uid: each for uid, each in view.states.items() if uid in self.pods},
             }.items()
