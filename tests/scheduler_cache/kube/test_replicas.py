@@ -160,6 +160,9 @@ async def test_a_paused_old_leader_that_writes_late_loses(site: Site) -> None:
             await asyncio.gather(late, return_exceptions=True)
 
             await until(lambda: ("default", "p1") not in site.server.objects[PODS], "p1 is evicted")
+            await until(lambda: (r := new.cluster.record(uid)) is None or r.gone)
+            # Until its node has said that p1 does not run, the winner waits, too.
+            await node.ReportNode(report("n1", A), timeout=20)
             answer = (await node.Resolve(resolve(SECOND), timeout=20)).allocation
             assert (answer.pod.uid, answer.slices[0].memory_bytes) == (second, 8 << 30)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
