@@ -28,7 +28,7 @@
 #define POLL_NS UINT64_C(100000)  /* without futex_waitv, while cards are contended */
 #define REST_NS UINT64_C(1000000) /* and else */
 #define MOST_WEIGHT 1000000
-#define MOST_WORDS 128            /* of one futex_waitv */
+#define MOST_WORDS 128 /* of one futex_waitv */
 #define MOST_AHEAD_NS UINT64_C(2000000000)
 
 /* The kernel's struct futex_waitv. */
