@@ -100,12 +100,17 @@ static uint64_t read_used(const struct tenant_pool *pool)
 	return bytes;
 }
 
-/* What is reserved last, and so never less than what `used` needs. */
+/* What is reserved last, and so never less than what `used` needs. The driver goes on to count as
+ * used what cuMemFree has given back (seen on an H100, driver 580): it is not more than it has. */
 static bool look_at(const struct tenant_pool *pool, struct look *look)
 {
 	look->in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_SEQ_CST);
 	look->used = read_used(pool);
-	return read_reserved(pool, &look->reserved);
+	if (!read_reserved(pool, &look->reserved))
+		return false;
+	if (look->used > look->reserved)
+		look->used = look->reserved;
+	return true;
 }
 
 /* What the pool will have reserved at most when all that is under way is over. */

@@ -41,6 +41,18 @@ def test_the_charge_is_what_the_pool_reserves(
     assert container.used() == gpu.used_bytes() == 0
 
 
+def test_what_a_plain_free_takes_from_a_pool_is_given_back_at_once(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    """The driver's count of what is used keeps it, and would fill the account round by round."""
+    for _ in range(4):
+        addresses = [allocate(tenant, 300 * MIB) for _ in range(3)]
+        assert container.used() == gpu.used_bytes() == 928 * MIB
+        for address in addresses:
+            assert tenant.do("call", "cuMemFree_v2", address) == 0
+        assert container.used() == gpu.used_bytes() == 0
+
+
 def test_growth_above_the_limit_is_refused(tenant: Process, container: Container) -> None:
     allocate(tenant, GIB - 32 * MIB)
 

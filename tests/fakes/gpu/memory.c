@@ -377,9 +377,11 @@ static CUresult free_device(const char *function, CUdeviceptr address)
 	case REGION_MANAGED:
 	case REGION_LINEAR:
 	case REGION_SMALL:
-	case REGION_POOL:
 	case REGION_GRAPH:
 		memory_release(region);
+		return CUDA_SUCCESS;
+	case REGION_POOL:
+		pool_free_at_once(region);
 		return CUDA_SUCCESS;
 	case REGION_VIRTUAL:
 	case REGION_GLOBAL:

@@ -37,6 +37,7 @@ struct pool {
 	uint64_t reserved_high_bytes;
 	uint64_t used_bytes;
 	uint64_t used_high_bytes;
+	uint64_t stale_bytes; /* freed by cuMemFree, and counted as used for ever */
 	uint64_t threshold_bytes;
 	int reuse[REUSE_LAST + 1];
 	struct pool *next;
@@ -135,6 +136,17 @@ void pool_free(struct region *region)
 	pool->used_bytes -= round_up(bytes, PIECE_BYTES);
 	if (pool->destroyed && pool->used_bytes == 0)
 		drop(pool);
+}
+
+void pool_free_at_once(struct region *region)
+{
+	struct pool *pool = region->pool;
+	bool goes = pool->destroyed;
+
+	pool->stale_bytes += round_up(region->bytes, PIECE_BYTES);
+	pool_free(region);
+	if (!goes)
+		shrink(pool, pool->threshold_bytes);
 }
 
 void pool_trim_idle(const struct context *context)
@@ -324,7 +336,7 @@ CUDA_API(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *out))
 	const uint64_t values[] = {[RELEASE_THRESHOLD] = pool->threshold_bytes,
 				   [RESERVED_CURRENT] = pool->reserved_bytes,
 				   [RESERVED_HIGH] = pool->reserved_high_bytes,
-				   [USED_CURRENT] = pool->used_bytes,
+				   [USED_CURRENT] = pool->used_bytes + pool->stale_bytes,
 				   [USED_HIGH] = pool->used_high_bytes};
 	*(uint64_t *)out = values[attribute];
 	return CUDA_SUCCESS;
