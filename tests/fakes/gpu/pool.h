@@ -14,8 +14,8 @@ struct region;
 /* Return a region to its pool. */
 void pool_free(struct region *region);
 
-/* As cuMemFree does: the card has it back, and the pool's count of what is used keeps it (seen on an
- * H100, driver 580). */
+/* As cuMemFree does: the card has it back, and the pool's count of what is used keeps it (seen on
+ * an H100, driver 580). */
 void pool_free_at_once(struct region *region);
 
 /* Give back what the pools of a context's device keep beyond their thresholds, as every
