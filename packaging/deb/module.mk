@@ -3,7 +3,10 @@ DEB_PRODUCTS := $(PRODUCTS) $(patsubst $(BUILD)/%,$(BUILD)/aarch64/%,$(PRODUCTS)
 
 .PHONY: deb test-deb
 
-deb: $(SETUP) $(DEB_PRODUCTS)
+# SETUP has no value yet where make reads this, and these rules are read at once.
+$(DEB_PRODUCTS): | $(VENV)/.setup-base
+
+deb: $(VENV)/.setup-base $(DEB_PRODUCTS)
 	scripts/setup deb
 	packaging/deb/build --products "$(notdir $(PRODUCTS))" $(BUILD)/deb
 	lintian --fail-on error,warning $(BUILD)/deb/*.deb
