@@ -17,9 +17,11 @@ _INDENT = "  "
 def load_object(text: str) -> dict[str, Any]:
     """Return the object that `text` is; an empty text is an empty one. Raises FaultError."""
     try:
-        table = json.loads(text, object_pairs_hook=_unique) if text.strip(_BLANKS) else {}
+        table = _loads(text) if text.strip(_BLANKS) else {}
     except ValueError as error:
         raise FaultError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise FaultError("is nested too deeply") from error
     if not isinstance(table, dict):
         raise FaultError("is not a JSON object")
     return table
@@ -142,6 +144,14 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at
+
+
+def _loads(text: str) -> Any:  # noqa: ANN401 - any value of JSON
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _no_constant(word: str) -> Any:  # noqa: ANN401 - as the decoder wants it
+    raise ValueError(f"it has {word}, which is no number of JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

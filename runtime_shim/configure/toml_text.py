@@ -30,6 +30,8 @@ def load_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FaultError(f"is not TOML: {error}") from error
+    except RecursionError as error:
+        raise FaultError("is nested too deeply") from error
 
 
 def table_at(tables: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

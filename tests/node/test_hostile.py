@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,42 @@ def test_a_full_disk_is_a_sentence_and_passes(
         subprocess.run(["umount", "-l", str(answers)], check=True)
 
     assert totals(probe_in(runtime, "b")) == {GIB}
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Make a folder read-only, as /run is after an emergency remount; mounts below it stay."""
+    subprocess.run(["mount", "--rbind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run(["mount", "--make-rprivate", str(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_read_only_run_refuses_creates_and_nothing_else(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    runtime.start_detached(make_bundle("a", slice_env("1Gi")), "a")
+
+    with read_only(node.run_dir):
+        with pytest.raises(RuntimeFailedError) as refusal:
+            runtime.start_detached(make_bundle("b", slice_env("1Gi")), "b")
+        assert f"{node.run_dir}/containers/" in refusal.value.stderr
+        assert "Read-only file system; make it writable" in refusal.value.stderr
+        assert node.agent_runs()
+
+        assert runtime.state("a")["status"] == "running"
+        assert totals(probe_in(runtime, "a")) == {GIB}
+        runtime.command("kill", "a", "KILL")
+        wait_until(lambda: runtime.state("a")["status"] == "stopped", "a ends")
+        runtime.delete("a")
+
+    runtime.start_detached(make_bundle("c", slice_env("1Gi")), "c")
+
+    assert totals(probe_in(runtime, "c")) == {GIB}
+    assert node.agent_runs()
 
 
 CREATES = 100
