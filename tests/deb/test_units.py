@@ -53,3 +53,21 @@ def test_make_deb_sets_up_a_fresh_clone_first(tmp_path: Path) -> None:
     ).stdout
 
     assert 0 <= plan.find("scripts/setup base") < plan.find(f"{tmp_path}/venv/bin/python")
+
+
+def test_what_the_earlier_agent_removes_during_an_upgrade_is_put_back(tmp_path: Path) -> None:
+    (tmp_path / "packaged").mkdir()
+    (tmp_path / "packaged/libvgpu.so").write_text("new")
+    script = (REPOSITORY / "packaging/deb/debian/vgpu-runtime.postinst").read_text()
+    # The agent restarts where debhelper's part is; until then it may remove what no link names.
+    for word, instead in (
+        ("/usr/lib/vgpu", str(tmp_path)),
+        ("#VERSION#", "2.0"),
+        ("#DEBHELPER#", f"rm -r {tmp_path}/2.0"),
+    ):
+        assert word in script
+        script = script.replace(word, instead)
+
+    subprocess.run(["sh", "-c", script, "postinst", "configure", "1.0"], check=True)
+
+    assert (tmp_path / "current/libvgpu.so").read_text() == "new"
