@@ -43,6 +43,8 @@ void slots_regroup(struct slots *slots)
 	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
 		slots->tenant[i].is_owner = false;
 		slots->tenant[i].grant_until_ns = 0;
+		/* Groups begin at 0: a newcomer must not be owed what others had before it. */
+		slots->tenant[i].virtual_ns = 0;
 	}
 }
 
@@ -80,6 +82,18 @@ static void settle(struct slots *slots, const struct slots_group *group, uint64_
 		tenant->held_ns += now_ns - tenant->charged_ns;
 		tenant->charged_ns = now_ns;
 	}
+}
+
+/* Time that the owners had to themselves is nobody's to catch up with. */
+static void write_off(const struct slots *slots, struct slots_group *group)
+{
+	uint64_t least_virtual = EVER;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
+			least_virtual = least(least_virtual, slots->tenant[i].virtual_ns);
+	if (least_virtual != EVER)
+		group->virtual_ns = most(group->virtual_ns, least_virtual);
 }
 
 static bool is_candidate(const struct slots_tenant *tenant, uint64_t now_ns)
@@ -256,6 +270,7 @@ static uint64_t step_group(struct slots *slots, struct slots_group *group, uint6
 	if (others_want) {
 		if (group->is_open) {
 			settle(slots, group, now_ns);
+			write_off(slots, group);
 			/* Who was away takes the cards back as one who is due now, no sooner. */
 			close_owners(slots, group, now_ns);
 			return hand_over(slots, group, now_ns);

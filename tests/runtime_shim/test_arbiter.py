@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runtime_shim.abi import LIMITS_BYTES, USAGE_BYTES, ffi
-from runtime_shim.arbiter import LIBRARY_NAME, Arbiter
+from runtime_shim.arbiter import LIBRARY_NAME, Arbiter, Turns
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import CARD, OTHER_CARD, allocation, part
 
@@ -147,6 +147,37 @@ def test_two_that_want_the_same_card_have_it_in_turn(regions: Regions, arbiter: 
 
     wait_until(both_had_turns, "not ten turns each")
     assert all(turn.held_ns > 0 for turn in arbiter.turns().values())
+
+
+def test_who_had_a_card_alone_is_not_kept_from_it_afterwards(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    """Else whoever comes after an hour would have the card to itself for an hour."""
+    first, second = (regions.create(allocation(part()), PRELOAD) for _ in range(2))
+    arbiter.follow([first, second])
+    usages = [usage_of(first), usage_of(second)]
+    for usage in usages:
+        usage.slots_high = 1
+        usage.slot[0].state = 2
+
+    def ask(*asking: Any) -> None:  # noqa: ANN401 - cffi structs
+        now = time.monotonic_ns()
+        for usage in asking:
+            usage.turn[0].want += 1
+            usage.slot[0].dev[0].queue_end_ns = now & ~1
+        time.sleep(0.001)
+
+    def turns(region: Region) -> Turns:
+        return arbiter.turns()[region.allocation.allocation_id]
+
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        ask(usages[0])
+    had = turns(first).turns
+    while turns(first).turns < had + 10:
+        ask(*usages)
+        # Ten turns of the first, of some milliseconds each: far from what it had alone.
+        assert turns(second).held_ns < 1_000_000_000
 
 
 def test_a_damaged_usage_file_harms_nobody_else(regions: Regions, arbiter: Arbiter) -> None:
