@@ -24,6 +24,8 @@ PRODUCTS :=       # what `make hook` builds
 FAKES :=          # the simulated GPU
 SAN_PRODUCTS :=   # sanitizer builds of the products
 
+SETUP := $(VENV)/.setup-base
+
 include runtime_shim/launcher/module.mk
 include hook_c/module.mk
 include tests/fakes/gpu/module.mk
@@ -35,7 +37,6 @@ include tests/fuzz/module.mk
 WORKERS ?= 4
 # Daemons do most of the work here, not the tests.
 ENGINE_WORKERS ?= 3
-SETUP := $(VENV)/.setup-base
 
 .PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench device clean
 
