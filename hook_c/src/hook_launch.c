@@ -784,17 +784,28 @@ void gate_forget_context(uint64_t context)
 
 	for (unsigned int i = 0; cards != NULL && i < VGPU_MAX_DEVICES; i++) {
 		struct launch_card *card = &cards[i];
+		bool is_open;
 
 		lock(card);
+		is_open = card->context == context;
 		for (unsigned int j = 0; j < LINES; j++)
 			if (card->line[j].context == context)
 				card->line[j] = (struct line){0};
 		for (unsigned int j = 0; j < MARKS; j++)
-			if (card->mark[j].context == context)
+			if (card->mark[j].context == context) {
+				card->mark[j].context = 0; /* nor may it have a new line */
 				card->mark[j].count = 0;
-		if (card->context == context)
+			}
+		if (is_open) {
+			card->context = 0;
 			card->stream_count = 0;
+		}
 		unlock(card);
+		/* Its work ends with it: found out now, or the time until the next launch counts.
+		 */
+		if (is_open)
+			set_mark(card, NO_STREAM, 0);
+		harvest(card);
 	}
 }
 

@@ -29,7 +29,9 @@ struct program {
 	unsigned int container;
 	unsigned int streams;
 	bool is_synchronous;
-	bool is_varied; /* one function of 10 us to 3 ms */
+	bool is_varied;  /* one function of 10 us to 3 ms */
+	bool is_leaving; /* destroys its context before each pause, and makes another one */
+	uint64_t contexts;
 	uint32_t free_seq;
 	const uint32_t *seq;
 	struct launch_card *cards;
@@ -89,7 +91,8 @@ int device_card(struct tenant *tenant, int device)
 int stream_device(void *stream, void **context)
 {
 	(void)stream;
-	*context = (void *)(uintptr_t)(sim_self() + 1);
+	*context =
+		(void *)(uintptr_t)(sim_self() + 1 + program[sim_self()].contexts * SIM_PROCESSES);
 	return 0;
 }
 
@@ -171,6 +174,23 @@ static uint64_t duration_of(struct program *own)
 	return own->other_ns != 0 && own->launches % 2 == 1 ? own->other_ns : own->kernel_ns;
 }
 
+static void end_burst(struct program *own)
+{
+	struct hook_call call = {0};
+	void *context;
+
+	if (own->is_leaving) {
+		(void)stream_device(NULL, &context);
+		sim_synchronize(); /* as the driver does before it destroys a context */
+		gate_forget_context((uint64_t)(uintptr_t)context);
+		own->contexts++;
+		return;
+	}
+	sync_begin(&call);
+	sim_synchronize();
+	context_sync_end(&call, CUDA_SUCCESS);
+}
+
 static void work(unsigned int number)
 {
 	struct program *own = &program[number];
@@ -191,9 +211,7 @@ static void work(unsigned int number)
 			stream_sync_end(&call, CUDA_SUCCESS, (void *)stream, false);
 		}
 		if (own->burst != 0 && own->launches % own->burst == own->burst - 1) {
-			sync_begin(&call);
-			sim_synchronize();
-			context_sync_end(&call, CUDA_SUCCESS);
+			end_burst(own);
 			sim_sleep(own->pause_ns);
 		}
 	}
@@ -381,6 +399,17 @@ static void test_idle_time_is_not_charged(void)
 	double bare = alone(what, 100);
 
 	CHECK(is_near("bursts under 50 %", alone(what, 50), bare, 0.5));
+}
+
+static void test_idle_time_after_a_context_is_not_charged(void)
+{
+	struct program what = {
+		.kernel_ns = 200 * SIM_US, .burst = 10, .pause_ns = 8 * SIM_MS, .is_leaving = true};
+	double bare = alone(what, 100);
+
+	CHECK(is_near("contexts under 50 %", alone(what, 50), bare, 0.5));
+	what.burst = 1000;
+	CHECK(is_near("long contexts under 20 %", alone(what, 20), 20, 1));
 }
 
 /* What the credit of 20 us kernels has let through at once is owed, and worked off. */
@@ -610,6 +639,7 @@ int main(void)
 	RUN(test_what_is_waited_for_is_paid_for);
 	RUN(test_mixed_kernels_and_several_streams);
 	RUN(test_idle_time_is_not_charged);
+	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);
