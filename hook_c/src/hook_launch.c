@@ -152,16 +152,19 @@ static void prepare(struct launch_card *card, struct tenant *tenant, unsigned in
 	card->is_ready = 1;
 }
 
-static struct launch_card *card_of(struct tenant *tenant)
+/* The card of the stream, which need not be the current context's. */
+static struct launch_card *card_of(struct tenant *tenant, void *stream)
 {
 	struct launch_card *cards = cards_of_process();
 	int index = 0;
-	int device;
 
 	if (cards == NULL)
 		return NULL;
 	if (tenant->limits.count != 1) {
-		if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		void *context;
+		int device = stream_device(stream, &context);
+
+		if (device < 0)
 			return NULL; /* no context: the driver says so itself */
 		index = device_card(tenant, device);
 	}
@@ -739,7 +742,7 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 
 void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream)
 {
-	struct launch_card *card = card_of(tenant);
+	struct launch_card *card = card_of(tenant, stream);
 
 	call->gate = NULL;
 	call->is_marked = false;
@@ -890,7 +893,7 @@ int sync_begin(struct hook_call *call)
 	if (tenant == NULL || cards == NULL)
 		return CUDA_SUCCESS;
 
-	struct launch_card *card = card_of(tenant);
+	struct launch_card *card = card_of(tenant, NULL);
 
 	if (card == NULL)
 		return CUDA_SUCCESS;

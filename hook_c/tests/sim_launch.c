@@ -141,6 +141,13 @@ static int stream_query(void *stream)
 	return sim_is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+/* The current context is always one of the second card, the streams are the first one's. */
+static int current_device(int *device)
+{
+	*device = 1;
+	return CUDA_SUCCESS;
+}
+
 static int exchange(int *mode)
 {
 	(void)mode;
@@ -281,7 +288,8 @@ static void begin(void)
 	launch_seq = &not_free;
 	launch_free_seq = 0;
 	programs = 0;
-	driver = (struct driver){.cuEventCreate = event_create,
+	driver = (struct driver){.cuCtxGetDevice = current_device,
+				 .cuEventCreate = event_create,
 				 .cuEventDestroy_v2 = event_destroy,
 				 .cuEventRecord = event_record,
 				 .cuEventElapsedTime = event_elapsed,
@@ -410,6 +418,19 @@ static void test_idle_time_after_a_context_is_not_charged(void)
 	CHECK(is_near("contexts under 50 %", alone(what, 50), bare, 0.5));
 	what.burst = 1000;
 	CHECK(is_near("long contexts under 20 %", alone(what, 20), 20, 1));
+}
+
+static void test_a_launch_counts_on_the_card_of_its_stream(void)
+{
+	begin();
+	contain(0, 20, 1);
+	limits[0].dev[1] = limits[0].dev[0];
+	limits[0].dev[1].cores_percent = limits[0].dev[1].cores_max_percent = 100;
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	program[0].tenant.limits.count = 2;
+	sim_run(RUN_NS);
+	CHECK(is_near("under 20 %", share(0, RUN_NS), 20, 1));
+	CHECK(usage[0].slot[0].dev[1].launches == 0);
 }
 
 /* What the credit of 20 us kernels has let through at once is owed, and worked off. */
@@ -640,6 +661,7 @@ int main(void)
 	RUN(test_mixed_kernels_and_several_streams);
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_after_a_context_is_not_charged);
+	RUN(test_a_launch_counts_on_the_card_of_its_stream);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);
