@@ -81,7 +81,7 @@ def inventory_of(
         for card in each.cards:
             if card.uuid in physical:
                 continue
-            if physical and (reported is not None or ours):
+            if reported is not None or ours:
                 problems.append(
                     f"{each.dialect} registered {card.uuid}, which the node does not have"
                 )

@@ -114,7 +114,8 @@ class Hami(Dialect):
                     continue
                 if (i, j) in migs or mig_place(fields[0]):
                     mig = migs.get((i, j), "")
-                    doubt = "" if mig else "a MIG place is named without the MIG instance's UUID"
+                    if not mig:
+                        doubt = "a MIG place is named without the MIG instance's UUID"
                     part = stated(ALLOCATED, [mig or fields[0], *fields[1:]], MIB)
                     assert part is not None
                 slices.append(part)

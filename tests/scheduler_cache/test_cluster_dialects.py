@@ -22,6 +22,7 @@ from tests.scheduler_cache.kube_objects import (
     container_of,
     gpu,
     kube_node,
+    node_report,
     pod,
 )
 
@@ -468,6 +469,22 @@ def test_a_card_that_its_plugin_calls_unhealthy_takes_nothing() -> None:
 
     with pytest.raises(NoRoomError, match="unhealthy"):
         ours.cluster.reserve("p1", NODE, 1, ours.now)
+
+
+def test_a_card_that_is_registered_and_that_the_agent_does_not_find_is_not_sold() -> None:
+    """The plugin's annotation outlives a driver that no longer answers."""
+    replaced = world(hami_cards(A, B), labels={"vgpu.dev/mode": "replace"}, uuids=())
+    replaced.cluster.apply_report(node_report(), replaced.now)
+    replaced.apply(hami_pod(node="", devices=""))
+
+    with pytest.raises(NoRoomError, match="has no card"):
+        replaced.cluster.reserve("p1", NODE, 1, replaced.now)
+    view = replaced.cluster.view(NODE)
+    assert view is not None
+    assert [each for each in (A, B) if f"registered {each}" in str(view.inventory.problems)] == [
+        A,
+        B,
+    ]
 
 
 def test_a_registration_that_cannot_be_read_closes_its_node() -> None:

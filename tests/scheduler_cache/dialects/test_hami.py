@@ -233,6 +233,23 @@ def test_a_mig_place_is_doubted_until_the_plugin_names_the_instance() -> None:
     assert (after.doubt, after.containers["main"][0].card) == ("", uuid)  # type: ignore[attr-defined]
 
 
+def test_one_named_mig_instance_does_not_lift_the_doubt_about_another() -> None:
+    entries = [
+        {"containerIndex": 0, "deviceIndex": 0},
+        {"containerIndex": 0, "deviceIndex": 1, "migUUID": "MIG-5c3e3c1a-aaaa-5bbb-8ccc-12345678"},
+    ]
+
+    decision = HAMI.parse_allocation(
+        decided(
+            asking(gpu="2", gpumem="20096"),
+            devices=f"{A},NVIDIA,20096,0:{A},NVIDIA,20096,0:;",
+            annotations={"hami.io/vgpu-mig-allocations": json.dumps(entries)},
+        )
+    )
+
+    assert "MIG" in decision.doubt
+
+
 def test_the_old_mig_form_is_doubted() -> None:
     decision = HAMI.parse_allocation(
         decided(asking(gpumem="1"), devices=f"{A}[0-1],NVIDIA,10240,0:;")
