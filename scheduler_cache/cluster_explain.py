@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from scheduler_cache.cluster import Cluster
 from scheduler_cache.errors import NotFoundError, SchedulerCacheError, WrongNodeError
-from scheduler_cache.footprint import Amount
 from scheduler_cache.model import Allocation, Slice, slices_of
-from scheduler_cache.node_view import NodeView
+from scheduler_cache.node_view import NodeView, held_words
 from scheduler_cache.placing import place_pod
 from scheduler_cache.record import AllocationState, Record
 from scheduler_cache.units import human_bytes
@@ -53,8 +52,7 @@ class ClusterExplainer:
             if view.refused(card_uuid):
                 lines.append(f"Nothing new is placed on it: {view.refused(card_uuid)}.")
             lines += [
-                f"{_capital(hold.holder)} holds {_amount(hold.amounts[card_uuid])}"
-                f"{', exclusively' if card_uuid in hold.exclusive else ''}."
+                f"{_capital(held_words(hold, card_uuid))}."
                 for hold in view.holds.get(card_uuid, ())
                 if card_uuid in hold.amounts
             ]
@@ -173,11 +171,6 @@ def _parts(allocation: Allocation) -> list[str]:
 def _part(part: Slice) -> str:
     cores = f"{part.reserved_percent}% of cores" if part.reserved_percent else "idle cores"
     return f"{human_bytes(part.memory_bytes)} and {cores}"
-
-
-def _amount(amount: Amount) -> str:
-    cores = f"{amount.reserved_percent}% of cores" if amount.reserved_percent else "idle cores"
-    return f"{human_bytes(amount.memory_bytes)} and {cores}"
 
 
 def _capital(text: str) -> str:
