@@ -35,7 +35,6 @@ struct slots_tenant {
 	/* what it gets: launches that start before; 0 none, UINT64_MAX without end */
 	uint64_t grant_until_ns;
 	/* inner */
-	uint64_t group;
 	uint64_t virtual_ns;
 	uint64_t granted_ns;
 	uint64_t charged_ns; /* until then its time is in virtual_ns */
@@ -60,7 +59,7 @@ struct slots {
 	unsigned int group_count;
 };
 
-/* After a change of tenants: finds the groups anew. Turns begin anew, virtual time stays. */
+/* After a change of tenants: finds the groups anew. Turns and virtual time begin anew. */
 void slots_regroup(struct slots *slots);
 
 /* Decides what is due and returns when to come again at the latest. Every change of a tenant's
