@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.testbed.packages import UnobtainableError, mirror
+
 SUITES = ("bookworm", "trixie")
 # Beside what the packages depend on: what makes a container, and what checks and reads the units.
 _BESIDE = ("runc", "systemd")
@@ -93,26 +95,11 @@ def tarball(suite: str, packages: Sequence[str]) -> Path:
         unfinished.rename(path)
     except subprocess.TimeoutExpired as error:
         raise NoRootError(f"mmdebstrap {suite}: no end") from error
+    except UnobtainableError as error:
+        raise NoRootError(str(error)) from error
     finally:
         unfinished.unlink(missing_ok=True)
     return path
-
-
-def mirror() -> str:
-    """Return the mirror from which this machine's apt takes Debian's own main component."""
-    template = "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"
-    words = ["apt-get", "indextargets", "--format", template, "Created-By: Packages"]
-    try:
-        listed = subprocess.run(
-            words, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NoRootError("apt names no mirror here") from error
-    for line in listed.splitlines():
-        origin, component, release, uri = line.split(maxsplit=3)
-        if (origin, component) == ("Debian", "main") and "-" not in release:
-            return uri
-    raise NoRootError("apt has no mirror of Debian here")
 
 
 class Root:

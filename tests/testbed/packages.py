@@ -85,7 +85,7 @@ class _Suite:
         for folder in ("sources", "lists/partial", "cache/archives/partial"):
             (self._home / folder).mkdir(parents=True, exist_ok=True)
         (self._home / "sources/suite.sources").write_text(
-            f"Types: deb\nURIs: {_mirror()}\nSuites: {self.name}\nComponents: main\n"
+            f"Types: deb\nURIs: {mirror()}\nSuites: {self.name}\nComponents: main\n"
             f"Signed-By: {KEYRING}\n"
         )
         self._apt("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any")
@@ -134,8 +134,11 @@ class _Suite:
         return done.stdout
 
 
-def _mirror() -> str:
-    """Return the mirror from which this host's apt takes its own suite of Debian."""
+def mirror() -> str:
+    """Return the mirror from which this host's apt takes its own suite of Debian.
+
+    Raises `UnobtainableError`.
+    """
     template = "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"
     try:
         listed = subprocess.run(
