@@ -26,12 +26,12 @@ struct program {
 	uint64_t burst;    /* kernels, then a pause; 0: no pause */
 	uint64_t pause_ns;
 	uint64_t first_ns; /* the first 50 take so long, of the same class */
+	uint64_t contexts; /* made after the first one */
 	unsigned int container;
 	unsigned int streams;
 	bool is_synchronous;
 	bool is_varied;  /* one function of 10 us to 3 ms */
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
-	uint64_t contexts;
 	uint32_t free_seq;
 	const uint32_t *seq;
 	struct launch_card *cards;
