@@ -4,19 +4,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.testbed.docker import Docker, DockerFailedError
-from tests.testbed.engines.base import (
-    IMAGE,
-    SLEEP,
-    Engine,
-    EngineFailedError,
-    Setup,
-    env_options,
-)
+from tests.testbed.docker import Docker
+from tests.testbed.engines.base import COMMAND_SECONDS, IMAGE, SLEEP, Setup, env_options
+from tests.testbed.engines.docker_commands import DockerCommands
 from tests.testbed.finished import Finished
 
 
-class DockerEngine(Engine):
+class DockerEngine(DockerCommands):
     """`docker run --runtime=vgpu`; `binaries` is where dockerd and its helpers were unpacked."""
 
     def __init__(self, setup: Setup, binaries: Path | None = None) -> None:
@@ -32,8 +26,14 @@ class DockerEngine(Engine):
         self.docker.remove_all()
         self.docker.stop()
 
+    def prefix(self) -> list[str]:
+        return ["docker"]
+
+    def finish(self, *words: str, stdin: str = "", seconds: float = COMMAND_SECONDS) -> Finished:
+        return self.docker.finish(*words, stdin=stdin, timeout_seconds=seconds)
+
     def version(self) -> str:
-        return self.docker.command("version", "--format", "{{.Server.Version}}").strip()
+        return self.command("version", "--format", "{{.Server.Version}}").strip()
 
     def run(
         self,
@@ -45,7 +45,7 @@ class DockerEngine(Engine):
         plain: bool = False,
     ) -> Finished:
         words = self._run_words(name, env, runtime="plain" if plain else "vgpu")
-        return self.docker.finish(*words, "-i", "--rm", IMAGE, *args, stdin=stdin)
+        return self.finish(*words, "-i", "--rm", IMAGE, *args, stdin=stdin)
 
     def start(
         self,
@@ -55,31 +55,7 @@ class DockerEngine(Engine):
         env: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        self._command(*self._run_words(name, env), "-d", *options, IMAGE, *args)
-
-    def exec(self, name: str, *args: str) -> str:
-        return self._command("exec", name, *args)
-
-    def signal(self, name: str, signal: str) -> None:
-        self._command("kill", f"--signal={signal}", name)
-
-    def wait(self, name: str) -> int:
-        return int(self._command("wait", name))
-
-    def stop(self, name: str) -> None:
-        self._command("stop", "--time=0", name)
-
-    def start_again(self, name: str) -> None:
-        self._command("start", name)
-
-    def restart(self, name: str) -> None:
-        self._command("restart", "--time=0", name)
-
-    def remove(self, name: str) -> None:
-        self._command("rm", "--force", name)
-
-    def names(self) -> list[str]:
-        return self._command("ps", "--all", "--format={{.Names}}").split()
+        self.command(*self._run_words(name, env), "-d", *options, IMAGE, *args)
 
     def _run_words(
         self, name: str, env: Mapping[str, str] | None, runtime: str = "vgpu"
@@ -89,9 +65,3 @@ class DockerEngine(Engine):
         return ["run", f"--name={name}", f"--runtime={runtime}", "--network=none"] + (
             volumes + variables
         )
-
-    def _command(self, *words: str) -> str:
-        try:
-            return self.docker.command(*words)
-        except DockerFailedError as error:
-            raise EngineFailedError(words, error.status, error.stderr) from error

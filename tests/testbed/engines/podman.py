@@ -8,17 +8,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.testbed.engines.base import (
-    IMAGE,
-    SLEEP,
-    CommandEngine,
-    Setup,
-    env_options,
-)
+from tests.testbed.engines.base import IMAGE, SLEEP, Setup, env_options
+from tests.testbed.engines.docker_commands import DockerCommands
 from tests.testbed.finished import Finished
 
 
-class Podman(CommandEngine):
+class Podman(DockerCommands):
     """`podman --runtime vgpu run`, as containers.conf names the runtime."""
 
     def __init__(self, setup: Setup, binaries: Path | None = None) -> None:
@@ -102,29 +97,8 @@ class Podman(CommandEngine):
     ) -> None:
         self.command(*self._run_words(name, env), "--detach", IMAGE, *args)
 
-    def exec(self, name: str, *args: str) -> str:
-        return self.command("exec", name, *args)
-
-    def signal(self, name: str, signal: str) -> None:
-        self.command("kill", f"--signal={signal}", name)
-
-    def wait(self, name: str) -> int:
-        return int(self.command("wait", name))
-
-    def stop(self, name: str) -> None:
-        self.command("stop", "--time=0", name)
-
-    def start_again(self, name: str) -> None:
-        self.command("start", name)
-
-    def restart(self, name: str) -> None:
-        self.command("restart", "--time=0", name)
-
     def remove(self, name: str) -> None:
         self.command("rm", "--force", "--time=0", name)
-
-    def names(self) -> list[str]:
-        return self.command("ps", "--all", "--format={{.Names}}").split()
 
     def _run_words(self, name: str, env: Mapping[str, str] | None) -> list[str]:
         volumes = [f"--volume={host}:{inside}" for host, inside in self.setup.mounts]
