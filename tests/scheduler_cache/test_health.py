@@ -58,7 +58,8 @@ async def test_a_watcher_hears_of_the_end(tmp_path: Path) -> None:
             health.stop()
     await server.stop(None)
 
-    # grpc.aio's client now and then drops a message that the end of the stream follows at once.
+    # A message that the end of the stream follows at once is lost now and then, whether the client
+    # is gRPC's asynchronous or its synchronous one; the end itself is always heard.
     assert seen in ([SERVING, NOT_SERVING], [SERVING])
 
 
