@@ -48,6 +48,7 @@ from scheduler_cache.model import (
     Allocation,
     Card,
     CardPolicy,
+    Claim,
     ClaimState,
     MemoryAmount,
     PodContainer,
@@ -277,15 +278,18 @@ class Cluster:
         `report.running`: allocation ids of containers that have a process *or were resolved and are
         being created*. `report.claims`: the allocations of all of them, state RUNNING, with `pod`
         set, so that an orphan can be held after a restart of this cache. Pods whose end is known
-        and that the report does not list are released.
+        and that the report does not list are released. Of a pod that is gone, what the report lists
+        is all that is left.
         """
         name = report.node.name
         inputs = self._inputs(name)
         running = _running(report)
+        told = {each.allocation.allocation_id for each in _told(report)}
         pods = set()
         for uid in list(inputs.uids):
             record = self._records[uid]
-            if record.ending and running.isdisjoint(record.ids.values()):
+            left = running.intersection(record.ids.values())
+            if record.ending and (not left or (record.gone and left <= told)):
                 self._finish(record)
                 pods.add(uid)
         inputs.report = report
@@ -699,7 +703,7 @@ class Cluster:
             name,
             inventory,
             (self._records[uid] for uid in inputs.uids),
-            [each for each in report.claims if each.state is ClaimState.RUNNING] if report else [],
+            _told(report) if report else [],
             _running(report) if report else frozenset(),
             self._contested,
         )
@@ -777,6 +781,11 @@ class Cluster:
                 record.pod, record.request.dialect, allocations, cards
             ),
         )
+
+
+def _told(report: Report) -> list[Claim]:
+    """Return the claims from which a container that runs can be held without its pod."""
+    return [each for each in report.claims if each.state is ClaimState.RUNNING]
 
 
 def _running(report: Report) -> frozenset[str]:

@@ -153,8 +153,6 @@ def view_of(
         one = _given(view, record, groups, runs)
         if one is None:
             continue
-        if one.doubt and record.gone and runs and not told.keys().isdisjoint(record.ids.values()):
-            continue  # what its node tells is all that there is
         if isinstance(one, _Given):
             given.append(one)
         else:

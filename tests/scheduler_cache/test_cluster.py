@@ -177,9 +177,10 @@ def test_a_force_deleted_running_pod_holds_as_an_orphan_until_it_ends() -> None:
     world.report(allocation)
 
     world.cluster.delete_pod("p1", world.now)
-    world.report(allocation)
 
     assert world.cluster.state("p1") is AllocationState.ORPHAN
+    assert world.used() == (2, 0, 1)
+    world.report(allocation)
     assert world.used() == (2, 0, 1)
     assert world.cluster.snapshot(NODE) == [allocation]
     with pytest.raises(NotFoundError, match="was deleted"):
@@ -188,6 +189,20 @@ def test_a_force_deleted_running_pod_holds_as_an_orphan_until_it_ends() -> None:
     world.report()
     assert world.used() == (0, 0, 0)
     assert world.cluster.snapshot(NODE) == []
+
+
+def test_of_a_deleted_pod_only_the_containers_that_run_hold() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="2Gi"), container("second", memory="3Gi")))
+    both = [world.resolve(), world.resolve(name="second")]
+    world.report(*both)
+
+    world.cluster.delete_pod("p1", world.now)
+    assert world.used() == (5, 0, 2)
+    world.report(both[1])
+
+    assert world.used() == (3, 0, 1)
+    assert world.cluster.snapshot(NODE) == [both[1]]
 
 
 def test_an_orphan_is_held_by_a_cache_that_never_knew_its_pod() -> None:
