@@ -82,8 +82,7 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         cri="io.kubernetes.cri.sandbox-id" in marks
         or ("io.kubernetes.cri-o.SandboxID" in marks and not podman)
         or kubelet_mount,
-        sandbox=_mark(marks, "cri.container-type", "cri-o.ContainerType") == "sandbox"
-        and not kubelet_mount,
+        sandbox=_is_marked_sandbox(marks) and not kubelet_mount,
         privileged=sys_admin and allows_all_devices(spec),
         sys_admin=sys_admin,
         host_pid=_is_in_host_pid_namespace(spec),
@@ -103,6 +102,14 @@ def _is_request(name: str) -> bool:
 def _mark(marks: Mapping[str, str], containerd: str, crio: str) -> str:
     """Return what containerd's annotation or else CRI-O's says; empty when neither is there."""
     return marks.get(f"io.kubernetes.{containerd}") or marks.get(f"io.kubernetes.{crio}") or ""
+
+
+def _is_marked_sandbox(marks: Mapping[str, str]) -> bool:
+    """Tell whether every mark of a kind says so: CRI-O hands a pod's annotations to its containers,
+    and with them whatever a tenant wrote in containerd's name.
+    """
+    kinds = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
+    return {marks[kind] for kind in kinds if kind in marks} == {"sandbox"}
 
 
 def _has_kubelet_mount(spec: Spec) -> bool:

@@ -89,6 +89,16 @@ def test_a_pod_of_crio_is_named_by_its_annotations() -> None:
     assert facts.name(ID) == ContainerName(name="POD", place="team-a/train-0")
 
 
+def test_a_tenants_annotation_makes_no_sandbox_of_a_container_of_crio() -> None:
+    marks = {
+        "io.kubernetes.cri-o.SandboxID": "x",
+        "io.kubernetes.cri-o.ContainerType": "container",
+        "io.kubernetes.cri.container-type": "sandbox",
+    }
+
+    assert not classify(plain_spec(annotations=marks)).sandbox
+
+
 def test_a_container_without_a_name_goes_by_its_id() -> None:
     name = classify(plain_spec()).name(ID)
 
