@@ -54,8 +54,9 @@ class NodeAnswers:
 
     def replace(self, allocations: Iterable[pb.Allocation]) -> None:
         """Take a snapshot: what is not in it is gone."""
-        for allocation_id in list(self._by_id):
-            self.remove(allocation_id)
+        self._by_id.clear()
+        self._by_container.clear()
+        self._removed.clear()
         for allocation in allocations:
             self.upsert(allocation)
         self._told = True
@@ -75,7 +76,7 @@ class NodeAnswers:
             self._removed.popitem(last=False)
 
     def was_removed(self, allocation_id: str) -> bool:
-        """Tell whether an allocation ended: its end was told, or a snapshot came without it."""
+        """Tell whether the end of an allocation was told since the last snapshot."""
         return allocation_id in self._removed
 
     def _drop(self, allocation_id: str) -> None:

@@ -239,7 +239,7 @@ async def test_a_start_without_the_cache_is_confirmed_later(
     assert caplog.messages.count(message) == 1
 
 
-def test_the_end_of_an_allocation_is_remembered() -> None:
+def test_the_end_of_an_allocation_is_remembered_until_the_next_snapshot() -> None:
     answers = NodeAnswers()
     answers.replace([pod_allocation(container_uuid=UUID)])
     assert not answers.was_removed(UUID)
@@ -250,20 +250,7 @@ def test_the_end_of_an_allocation_is_remembered() -> None:
     assert answers.of(MAIN) is None
 
     answers.replace([])
-    assert answers.was_removed(UUID)
-
-    answers.replace([pod_allocation(container_uuid=UUID)])
     assert not answers.was_removed(UUID)
-
-
-def test_what_a_snapshot_no_longer_holds_has_ended() -> None:
-    answers = NodeAnswers()
-    answers.replace([pod_allocation(container_uuid=UUID)])
-    answers.lost()
-
-    answers.replace([])
-
-    assert answers.was_removed(UUID)
 
 
 def test_after_the_stream_nothing_is_certain() -> None:
