@@ -123,6 +123,11 @@ static struct launch_card *cards_of_process(void)
 	return cards;
 }
 
+bool launch_prepare(void)
+{
+	return cards_of_process() != NULL;
+}
+
 static void lock(struct launch_card *card)
 {
 	while (__atomic_exchange_n(&card->locked, 1, __ATOMIC_ACQUIRE) != 0)
@@ -182,9 +187,11 @@ static struct launch_card *card_of(struct tenant *tenant, void *stream)
 	return card;
 }
 
+/* Whoever writes limits writes 1 to 100. What is none of these promises nothing, and gets the
+ * least. */
 static uint32_t percent_of(uint32_t number)
 {
-	return number == 0 || number > 100 ? 100 : number;
+	return number == 0 || number > 100 ? 1 : number;
 }
 
 /* What holds for the card now. Of numbers that are changed while they are read each is an old or a
@@ -454,7 +461,7 @@ static uint64_t end_of(const struct mark *mark, const struct line *line, uint64_
 		if (status == CUDA_ERROR_NOT_READY)
 			return 0;
 		if (status == CUDA_SUCCESS)
-			then = line->reference_ns + (uint64_t)((double)passed_ms * 1e6);
+			then = line->reference_ns + (uint64_t)(int64_t)((double)passed_ms * 1e6);
 		if (then >= end) {
 			end = then;
 			*last = status == CUDA_SUCCESS ? mark->event[i] : NULL;

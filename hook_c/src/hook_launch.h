@@ -16,6 +16,9 @@ static inline bool launch_is_free(void)
 	       __atomic_load_n(&launch_free_seq, __ATOMIC_RELAXED);
 }
 
+/* Before the first launch, so that none has to go unlimited for want of memory. False: none. */
+bool launch_prepare(void);
+
 /* From now on launches of this process ask nothing: no limit concerns it. */
 void launch_is_inert(void);
 

@@ -87,17 +87,15 @@ static bool read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
 	return true;
 }
 
-static uint64_t read_used(const struct tenant_pool *pool)
+static bool read_used(const struct tenant_pool *pool, uint64_t *bytes)
 {
-	uint64_t bytes = 0;
+	int status = pool->is_graph
+			     ? driver.cuDeviceGetGraphMemAttribute(
+				       pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, bytes)
+			     : driver.cuMemPoolGetAttribute(
+				       pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, bytes);
 
-	if (pool->is_graph)
-		driver.cuDeviceGetGraphMemAttribute(pool->device,
-						    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &bytes);
-	else
-		driver.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
-					     &bytes);
-	return bytes;
+	return status == CUDA_SUCCESS;
 }
 
 /* What is reserved last, and so never less than what `used` needs. The driver goes on to count as
@@ -105,8 +103,7 @@ static uint64_t read_used(const struct tenant_pool *pool)
 static bool look_at(const struct tenant_pool *pool, struct look *look)
 {
 	look->in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_SEQ_CST);
-	look->used = read_used(pool);
-	if (!read_reserved(pool, &look->reserved))
+	if (!read_used(pool, &look->used) || !read_reserved(pool, &look->reserved))
 		return false;
 	if (look->used > look->reserved)
 		look->used = look->reserved;
@@ -490,17 +487,15 @@ int pool_create_end(struct hook_call *call, int status, uint64_t handle)
  * until the process ends: the driver gives no number for it any more. */
 int pool_destroy_begin(struct hook_call *call, void *handle)
 {
-	uint64_t used = 0;
+	struct look look = {0};
 
 	call->tenant = tenant_joined();
 	if (call->tenant == NULL)
 		return CUDA_SUCCESS;
 	call->pool = find_pool(call->tenant, handle, false, 0);
-	if (call->pool == NULL ||
-	    driver.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) !=
-		    CUDA_SUCCESS)
+	if (call->pool == NULL || !look_at(call->pool, &look))
 		call->tenant = NULL;
-	call->held = used;
+	call->held = look.used;
 	return CUDA_SUCCESS;
 }
 
@@ -535,8 +530,10 @@ int pools_end(int status)
 /* What other instances hold is not for one that has never run; one that has run has its own. */
 static uint64_t graph_bytes(const struct tenant_pool *pool, uint64_t bytes, bool is_first)
 {
-	uint64_t used = is_first ? 0 : read_used(pool);
+	uint64_t used = 0;
 
+	if (!is_first && !read_used(pool, &used))
+		used = 0; /* then all of it is asked for */
 	bytes = bytes > used ? bytes - used : 0;
 	return bytes > MOST_BYTES ? bytes : (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
 }

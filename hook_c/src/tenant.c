@@ -3,6 +3,7 @@
 
 #include "dev_env.h"
 #include "driver.h"
+#include "hook_launch.h"
 #include "log.h"
 #include "sys.h"
 
@@ -115,6 +116,10 @@ static bool open_files(struct tenant *tenant)
 
 static bool join(struct tenant *tenant)
 {
+	if (!launch_prepare()) {
+		explain(&tenant->reason, "no memory for its compute limit");
+		return false;
+	}
 	return region_claim(&tenant->region, &tenant->reason);
 }
 

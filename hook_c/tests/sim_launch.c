@@ -433,6 +433,14 @@ static void test_a_launch_counts_on_the_card_of_its_stream(void)
 	CHECK(usage[0].slot[0].dev[1].launches == 0);
 }
 
+static void test_what_is_no_share_gets_the_least(void)
+{
+	struct program what = {.kernel_ns = 200 * SIM_US};
+
+	CHECK(is_near("a share of 0", alone(what, 0), 1, 1));
+	CHECK(is_near("a share of 101", alone(what, 101), 1, 1));
+}
+
 /* What the credit of 20 us kernels has let through at once is owed, and worked off. */
 static double paid(double found)
 {
@@ -662,6 +670,7 @@ int main(void)
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
+	RUN(test_what_is_no_share_gets_the_least);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);

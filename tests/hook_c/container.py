@@ -55,6 +55,7 @@ class Container:
             device.uuid = list(uuid.UUID(card[4:]).bytes)
             device.kind = GPU_KIND if card.startswith("GPU-") else MIG_KIND
             device.memory_bytes = memory_bytes
+            device.cores_percent = device.reserved_percent = device.cores_max_percent = 100
             for name, value in numbers.items():
                 setattr(device, name, value)
 

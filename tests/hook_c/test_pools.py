@@ -53,6 +53,16 @@ def test_what_a_plain_free_takes_from_a_pool_is_given_back_at_once(
         assert container.used() == gpu.used_bytes() == 0
 
 
+def test_growth_that_cannot_be_foreseen_is_not_granted(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    allocate(tenant, 600 * MIB)
+    gpu.inject("cuMemPoolGetAttribute", 999, times=1)  # the first question: what is used
+
+    assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, 0) == [OUT_OF_MEMORY, 0]
+    assert container.used() == gpu.used_bytes() == 608 * MIB
+
+
 def test_growth_above_the_limit_is_refused(tenant: Process, container: Container) -> None:
     allocate(tenant, GIB - 32 * MIB)
 
