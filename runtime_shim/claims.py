@@ -24,7 +24,7 @@ from typing import Protocol
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.answers import Answer, AnswerStore, decode_answer, encode_answer
-from runtime_shim.errors import RuntimeShimError
+from runtime_shim.errors import RefusedError, RuntimeShimError
 from runtime_shim.life import (
     NO_PROCESS_SECONDS,
     RELEASED,
@@ -48,7 +48,7 @@ from runtime_shim.processes import (
     holders,
     runtime_record,
 )
-from runtime_shim.region import Regions
+from runtime_shim.region import Regions, check_allocation
 from runtime_shim.threads import in_thread
 
 logger = logging.getLogger(__name__)
@@ -300,6 +300,14 @@ class Claims:
                 self._orphans.setdefault(allocation.allocation_id, _Orphan(allocation))
             return
         if tracked.answer.allocation == allocation:
+            return
+        try:
+            check_allocation(allocation)
+        except RefusedError as error:
+            logger.error(
+                "change of a slice not taken, what was promised holds on",
+                extra={"allocation_id": allocation.allocation_id, "reason": error.reason},
+            )
             return
         tracked.answer = replace(tracked.answer, allocation=allocation)
         region = self._regions.get(allocation.allocation_id)

@@ -262,7 +262,9 @@ class Creator:
             return await self._start_unmanaged(creation)
         check_allocation(allocation)
         cards = self._cards(allocation)
-        plan = self._plan(creation, spec, pb.AllocationRequest(), whole=allocation.whole_cards)
+        plan = self._plan(
+            creation, spec, pb.AllocationRequest(), whole=_gives_whole_cards(allocation, cards)
+        )
         async with self._claims.creating_in_pod(allocation):
             creation.step = "rootfs"
             rootfs = await self._inspections.run(
@@ -630,6 +632,16 @@ def _check_answers(allocation: pb.Allocation, plan: _Plan) -> None:
 
 def _asks_for_whole_cards(request: pb.AllocationRequest) -> bool:
     return bool(request.memory) and all(amount.percent == 100 for amount in request.memory)
+
+
+def _gives_whole_cards(allocation: pb.Allocation, cards: Sequence[CardFacts]) -> bool:
+    """Tell whether nothing is left to limit. What another scheduler decided may be less than what
+    the pod asked for, and others may have the rest of the card.
+    """
+    return allocation.whole_cards and all(
+        part.memory_bytes >= card.memory_bytes and part.cores_percent == 100
+        for part, card in zip(allocation.slices, cards, strict=True)
+    )
 
 
 def _library_folders(config: Config) -> tuple[str, ...]:

@@ -542,6 +542,24 @@ async def test_the_cache_s_word_ends_a_stopped_claim_and_no_running_one(
     assert node.state(container) == RUNNING
 
 
+@pytest.mark.parametrize(
+    "parts", [[], [part(memory_bytes=0)], [part(cores_percent=0)]], ids=["none", "memory", "cores"]
+)
+async def test_a_change_to_no_limit_is_not_taken(
+    node: Node, container: Answer, launcher: Process, parts: list[pb.Slice]
+) -> None:
+    node.start(container, launcher)
+    broken = allocation(container_id="c1", allocation_id=container.allocation_id)
+    del broken.slices[:]
+    broken.slices.extend(parts)
+
+    await node.claims.upsert(broken)
+
+    region = node.regions.get(container.allocation_id)
+    assert region is not None
+    assert region.allocation == container.allocation
+
+
 async def test_a_changed_allocation_reaches_the_limits_file(
     node: Node, container: Answer, launcher: Process
 ) -> None:

@@ -21,7 +21,7 @@ from runtime_shim.create import Creator
 from runtime_shim.errors import CacheUnreachableError, RefusedError
 from runtime_shim.node_watch import NodeAnswers, PodLookup
 from runtime_shim.spec import Spec, environment
-from tests.runtime_shim.allocations import CARD, part
+from tests.runtime_shim.allocations import CARD, GIB, part
 from tests.runtime_shim.containers import Process, write_runc_state
 from tests.runtime_shim.pods import (
     MAIN,
@@ -183,7 +183,8 @@ async def test_an_answer_of_no_slices_is_void(node: PodNode, bundle: Bundle) -> 
 
 
 async def test_whole_cards_come_without_library(node: PodNode, bundle: Bundle) -> None:
-    allocation = pod_allocation(container_uuid=UUID)
+    whole = part(memory_bytes=8 * GIB, cores_percent=100)
+    allocation = pod_allocation(whole, container_uuid=UUID)
     allocation.whole_cards = True
     node.answers.replace([allocation])
 
@@ -191,6 +192,23 @@ async def test_whole_cards_come_without_library(node: PodNode, bundle: Bundle) -
 
     assert sees(bundle) == CARD
     assert not has_library(bundle)
+
+
+@pytest.mark.parametrize(("memory_bytes", "cores_percent"), [(4 * GIB, 100), (8 * GIB, 50)])
+async def test_less_than_the_whole_card_is_limited_whatever_was_asked_for(
+    node: PodNode, bundle: Bundle, memory_bytes: int, cores_percent: int
+) -> None:
+    given = part(memory_bytes=memory_bytes, cores_percent=cores_percent)
+    allocation = pod_allocation(given, container_uuid=UUID)
+    allocation.whole_cards = True
+    node.answers.replace([allocation])
+
+    await create(node, bundle)
+
+    assert has_library(bundle)
+    region = node.regions.get(UUID)
+    assert region is not None
+    assert list(region.allocation.slices) == [given]
 
 
 def _spy(spec: Spec) -> None:
