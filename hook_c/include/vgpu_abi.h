@@ -16,7 +16,7 @@
 
 /* abi: begin */
 #define VGPU_ABI_MAJOR 1
-#define VGPU_ABI_MINOR 1
+#define VGPU_ABI_MINOR 2
 #define VGPU_LIMITS_MAGIC 0x4c504756
 #define VGPU_USAGE_MAGIC 0x55504756
 #define VGPU_MAX_DEVICES 16
@@ -94,7 +94,10 @@ struct vgpu_usage_turn {
 	int64_t balance_ns;   /* may still be used; negative: owed */
 	uint64_t refilled_ns; /* CLOCK_MONOTONIC of the last refill */
 	uint64_t stretch;     /* the last stretch of busy time that was charged */
-	uint8_t pad1[80];
+	/* minor 2: of containers with several cards */
+	uint64_t window_end_ns; /* of the first card: until then all cards may be launched on */
+	uint64_t due_ns;        /* predicted, at the last launch, for all that was launched */
+	uint8_t pad1[64];
 };
 
 /* What one process holds on one card. */

@@ -63,6 +63,7 @@ struct throttle {
 	uint64_t pending_idle_ns;
 	uint64_t busy_ns;     /* measured, of this process */
 	uint64_t last_end_ns; /* of the last finished interval */
+	bool may_wait;        /* kernels may wait for others on other cards; that teaches little */
 	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
@@ -145,6 +146,12 @@ void throttle_refill(const struct throttle_account *account, uint32_t percent, u
 /* Charges the busy time before `end_ns`; what other processes of the container were charged for
  * at the same time is not charged twice. Returns what was charged. */
 uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns);
+
+/* Credit beyond what is under way; negative: owed. */
+int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns);
+
+/* How long to wait until so much is available. */
+uint64_t throttle_lack_ns(int64_t available_ns, uint32_t percent, uint64_t needed_ns);
 
 /* For how long a launch of the class has to wait for credit; 0: it may go. Who has none left waits
  * for `batch_ns` of it, unless one launch takes more. */
