@@ -372,10 +372,15 @@ static uint64_t wait_with_others(const struct launch_card *card, const struct te
 
 	if (wait_ns == 0 || !others_are_at_work(card, tenant, now_ns, &is_overdue))
 		return wait_ns;
-	if (is_overdue && throttle_available(&card->throttle.account, pending_ns) >
-				  (has_end ? -CATCH_UP_IN_TURN_NS : -CATCH_UP_NS))
+	/* One at a time: more than what the other waits for would soon have it wait for us. */
+	if (is_overdue && card->throttle.queue_end_ns <= now_ns &&
+	    throttle_available(&card->throttle.account, pending_ns) >
+		    (has_end ? -CATCH_UP_IN_TURN_NS : -CATCH_UP_NS))
 		return 0;
-	return wait_ns < OVERDUE_NS ? wait_ns : OVERDUE_NS;
+
+	uint64_t most_ns = is_overdue ? SHORT_SLEEP_NS : OVERDUE_NS;
+
+	return wait_ns < most_ns ? wait_ns : most_ns;
 }
 
 /* Marks. */

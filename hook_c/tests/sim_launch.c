@@ -778,8 +778,8 @@ static void test_collectives_get_on_beside_others(void)
 	start_arbiter();
 	sim_run(RUN_NS);
 	CHECK(is_near("work of ranks", done(0, 0, RUN_NS), 40, 2));
-	CHECK(is_near("beside them", share(2, RUN_NS), 60, 2.5));
-	CHECK(is_near("beside them", share_on(3, 1, RUN_NS), 60, 2.5));
+	CHECK(is_near("beside them", share(2, RUN_NS), 60, 5));
+	CHECK(is_near("beside them", share_on(3, 1, RUN_NS), 60, 5));
 }
 
 /* One rank has work that the other one does not know. */
