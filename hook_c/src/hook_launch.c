@@ -518,6 +518,7 @@ static void set_mark(struct launch_card *card, void *start, uint64_t context)
 	mark->context = card->context != 0 ? card->context : context;
 	mark->closed_ns = clock_ns();
 	mark->interval = throttle_close(&card->throttle);
+	mark->interval.is_in_order = count == 1;
 	card->stream_count = 0;
 	card->context = 0;
 

@@ -12,6 +12,7 @@
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
 #define MOST_WAIT_NS 3000000
+#define MOST_GAPS_PERCENT 30 /* of the time that kernels of 5 us take with them */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -137,6 +138,14 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	class->samples += class->samples < MIN_SAMPLES;
 }
 
+/* Kernels that do not wait for each other may run without gaps, and a pause has none. */
+static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_ns)
+{
+	if (!interval->is_in_order || interval->idle_ns != 0)
+		return 0;
+	return least(interval->launches * THROTTLE_GAP_NS, busy_ns * MOST_GAPS_PERCENT / 100);
+}
+
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
 			 uint64_t end_ns, uint64_t now_ns)
 {
@@ -153,6 +162,7 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 		learn(throttle, interval, busy);
 		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);
 		throttle->pending_idle_ns = less(throttle->pending_idle_ns, interval->idle_ns);
+		busy -= gaps_in(interval, busy);
 		throttle->busy_ns += busy;
 	}
 	throttle->queue_end_ns = least(end_ns + throttle->pending_ns + throttle->pending_idle_ns,

@@ -20,6 +20,7 @@
 
 struct item {
 	uint64_t ready_ns;
+	uint64_t gap_left_ns; /* to the kernel before it */
 	uint64_t left_ns;
 	uint64_t collective;     /* of several cards: which one; 0: of one card */
 	struct sim_event *event; /* NULL: a kernel */
@@ -149,7 +150,8 @@ static bool gets_on(const struct item *item)
 	if (item->collective == 0)
 		return true;
 	for (unsigned int on = 0; on < SIM_CARDS; on++)
-		if (card[on].running == NULL || card[on].running->collective != item->collective)
+		if (card[on].running == NULL || card[on].running->gap_left_ns != 0 ||
+		    card[on].running->collective != item->collective)
 			return false;
 	return true;
 }
@@ -168,7 +170,9 @@ static uint64_t same_for(unsigned int on, uint64_t most_ns)
 		return least(most_ns, one->switch_left);
 	if (one->running == NULL)
 		return next_item_ns(on, cards_ns + most_ns) - cards_ns;
-	if (gets_on(one->running))
+	if (one->running->gap_left_ns != 0)
+		most_ns = least(most_ns, one->running->gap_left_ns);
+	else if (gets_on(one->running))
 		most_ns = least(most_ns, one->running->left_ns);
 	return least(most_ns, one->slice_left);
 }
@@ -183,6 +187,11 @@ static void run_for(unsigned int on, uint64_t ns, bool is_getting_on)
 		one->switch_left -= ns;
 	if (item == NULL)
 		return;
+	if (item->gap_left_ns != 0) {
+		item->gap_left_ns -= ns;
+		one->slice_left -= ns;
+		return;
+	}
 	if (item->event == NULL) {
 		note_busy(queue, cards_ns, ns);
 		queue->done_ns += is_getting_on ? ns : 0;
@@ -225,6 +234,8 @@ static void put(unsigned int on, struct item item)
 		sim_sleep(100 * SIM_US);
 		cards_to(now);
 	}
+	if (queue->head != queue->tail && item.event == NULL)
+		item.gap_left_ns = SIM_GAP_NS;
 	item.ready_ns = now + (queue->head == queue->tail ? START_NS : 0);
 	queue->item[queue->head++ % QUEUE] = item;
 }
