@@ -48,6 +48,12 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
 
+# Includes the sources that it searches through; its threads' stacks are none for the sanitizers.
+$(BUILD)/tests/hook_c/test_interleavings: hook_c/tests/test_interleavings.c hook_c/src/quota.c \
+		hook_c/src/region.c $(HOOK_HEADERS) hook_c/tests/check.h
+	@mkdir -p $(@D)
+	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $<
+
 # The launch hooks and the arbiter's slots on a simulated card, in simulated time.
 HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) hook_c/src/throttle.c hook_c/arbiter/slots.c
 

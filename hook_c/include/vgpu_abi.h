@@ -16,7 +16,7 @@
 
 /* abi: begin */
 #define VGPU_ABI_MAJOR 1
-#define VGPU_ABI_MINOR 1
+#define VGPU_ABI_MINOR 2
 #define VGPU_LIMITS_MAGIC 0x4c504756
 #define VGPU_USAGE_MAGIC 0x55504756
 #define VGPU_MAX_DEVICES 16
@@ -118,7 +118,10 @@ struct vgpu_usage_slot {
 	uint64_t pidns;      /* inode of the PID namespace */
 	uint32_t gen;        /* grows with every owner */
 	uint32_t flags;
-	uint8_t pad[96];
+	/* minor 2: grows before every growth of a used_bytes; a reader that looks twice and sees it
+	 * unchanged in all slots has seen the sums of one moment. 0: an older writer. */
+	uint64_t grants;
+	uint8_t pad[88];
 	struct vgpu_usage_device dev[16];
 };
 

@@ -186,9 +186,13 @@ EXPORT int cuDeviceGraphMemTrim(int a0);
 EXPORT int cuDeviceGraphMemTrim(int a0)
 {
 	HOOK_ENTER(cuDeviceGraphMemTrim, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuDeviceGraphMemTrim(a0);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuDeviceGraphMemTrim(a0);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuDevicePrimaryCtxRelease(int device);
@@ -895,7 +899,7 @@ EXPORT int cuMemFreeAsync(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer);
 
 	if (status != 0)
 		return status;
@@ -908,7 +912,7 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer);
 
 	if (status != 0)
 		return status;
@@ -990,18 +994,26 @@ EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2);
 EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2)
 {
 	HOOK_ENTER(cuMemPoolSetAttribute, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuMemPoolSetAttribute(a0, a1, a2);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolSetAttribute(a0, a1, a2);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuMemPoolTrimTo(void *a0, size_t a1);
 EXPORT int cuMemPoolTrimTo(void *a0, size_t a1)
 {
 	HOOK_ENTER(cuMemPoolTrimTo, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuMemPoolTrimTo(a0, a1);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolTrimTo(a0, a1);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuMemRelease(uint64_t handle);
