@@ -83,10 +83,10 @@ device: $(SETUP) $(PRODUCTS)
 install: $(SETUP) $(PRODUCTS)
 	scripts/install "$(DESTDIR)" "$(PREFIX)" "$(VERSION)"
 
-# Exit 3 of scripts/kube-apiserver: what the tier needs cannot be had here, so that it was not run.
+# Exit 3 of scripts/kube-program: what the tier needs cannot be had here, so that it was not run.
 e2e: $(SETUP) $(PRODUCTS)
 	scripts/setup e2e
-	scripts/kube-apiserver >/dev/null
+	scripts/kube-program kube-apiserver >/dev/null
 	$(PY) -m pytest -q -m e2e
 
 # Each target for SECONDS, as many at once as there are processors.

@@ -32,16 +32,24 @@ class UnavailableError(Exception):
 
 
 def find_programs() -> tuple[str, str]:
-    """Return the paths of etcd and kube-apiserver, which is built when it is not there."""
+    """Return the paths of etcd and kube-apiserver. Raises UnavailableError."""
     etcd = shutil.which("etcd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if etcd is None:
         raise UnavailableError("etcd is not installed: run `scripts/setup e2e`")
+    return etcd, str(find_program("kube-apiserver"))
+
+
+def find_program(name: str) -> Path:
+    """Return the path of a program of Kubernetes, built when it is not there yet.
+
+    Raises UnavailableError.
+    """
     found = subprocess.run(
-        [REPOSITORY / "scripts" / "kube-apiserver"], stdout=subprocess.PIPE, check=False
+        [REPOSITORY / "scripts" / "kube-program", name], stdout=subprocess.PIPE, check=False
     )
     if found.returncode:
-        raise UnavailableError("kube-apiserver cannot be had: see above")
-    return etcd, found.stdout.decode().strip()
+        raise UnavailableError(f"{name} cannot be had: see above")
+    return Path(found.stdout.decode().strip())
 
 
 class ControlPlane:
