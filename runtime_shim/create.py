@@ -83,7 +83,12 @@ class Allocator(Protocol):
     """The part of the scheduler cache that answers a create."""
 
     async def allocate(
-        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+        self,
+        key: tuple[str, str],
+        request: pb.AllocationRequest,
+        seconds: float,
+        *,
+        spare_stopped: bool = False,
     ) -> pb.AllocateResponse:
         """Return the claim of a container. Raises RefusedError or CacheUnreachableError."""
 
@@ -482,8 +487,9 @@ class Creator:
 
         try:
             try:
-                response = await self._cache.allocate(key, request, seconds())
+                response = await self._cache.allocate(key, request, seconds(), spare_stopped=True)
             except NoRoomError:
+                # What removed containers held goes before what a stopped one may come back for.
                 await self._claims.free_removed(key)
                 response = await self._cache.allocate(key, request, seconds())
         except CacheUnreachableError as error:

@@ -69,15 +69,24 @@ class Cache:
     def __init__(self) -> None:
         self.give: pb.Allocation | Exception = allocation()
         self.taken: list[str] = []
+        self.full_unless_taken = False
+        """Only the slices of stopped containers make room."""
         self.seconds: list[float] = []
         self.released: list[str] = []
         self.on_allocate: Callable[[], None] = lambda: None
 
     async def allocate(
-        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+        self,
+        key: tuple[str, str],
+        request: pb.AllocationRequest,
+        seconds: float,
+        *,
+        spare_stopped: bool = False,
     ) -> pb.AllocateResponse:
         self.seconds.append(seconds)
         self.on_allocate()
+        if spare_stopped and self.full_unless_taken:
+            raise NoRoomError("no card has room", "free a slice")
         if isinstance(self.give, Exception):
             raise self.give
         return pb.AllocateResponse(allocation=self.give, taken_allocation_ids=self.taken)
@@ -564,12 +573,14 @@ async def test_a_removed_container_goes_before_a_stopped_one(
     assert STOPPED in [each.state for each in node.claims.reports()]
     shutil.rmtree(bundle.folder)
     node.cache.give = allocation(container_id="new")
-    released_before: list[str] = []
-    node.cache.on_allocate = lambda: released_before.extend(node.cache.released)
+    released_before: list[list[str]] = []
+    node.cache.on_allocate = lambda: released_before.append(list(node.cache.released))
+    node.cache.full_unless_taken = True
 
     await create(node, Bundle(tmp_path / "new", plain_spec(*REQUEST)), "new")
 
-    assert released_before == [removed.allocation_id]
+    # No slice of a stopped one was to be had before the removed one's was free.
+    assert released_before == [[], [removed.allocation_id]]
 
 
 async def test_taken_claims_are_forgotten_before_the_verdict(

@@ -26,14 +26,16 @@ ISOLATION_STATE_REFUSED: IsolationState
 ISOLATION_STATE_UNSPECIFIED: IsolationState
 
 class AllocateRequest(_message.Message):
-    __slots__ = ["claim", "node_name", "request"]
+    __slots__ = ["claim", "node_name", "request", "spare_stopped"]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SPARE_STOPPED_FIELD_NUMBER: _ClassVar[int]
     claim: ClaimKey
     node_name: str
     request: AllocationRequest
-    def __init__(self, claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., node_name: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ...) -> None: ...
+    spare_stopped: bool
+    def __init__(self, claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., node_name: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ..., spare_stopped: bool = ...) -> None: ...
 
 class AllocateResponse(_message.Message):
     __slots__ = ["allocation", "taken_allocation_ids"]
