@@ -21,21 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from sys import intern
 from typing import Any
 
 from scheduler_cache.cache import Report
 from scheduler_cache.dialects.dialect import (
     Decision,
-    DialectError,
     PodRequest,
     Registration,
     StatedSlice,
+    tried,
 )
 from scheduler_cache.dialects.native import NATIVE
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import (
-    InvalidRequestError,
     NoSliceError,
     NotBelievedError,
     NotFoundError,
@@ -261,11 +261,10 @@ class Cluster:
         if not isinstance(name, str) or not name:
             return Deltas()
         inputs = self._inputs(name)
-        inputs.devices, inputs.devices_error = None, ""
-        try:
-            inputs.devices = self._dialects.parse_device(source)
-        except (DialectError, InvalidRequestError) as error:
-            inputs.devices_error = f"the Device object of node {name} cannot be read: {error}"
+        inputs.devices, problem = tried(partial(self._dialects.parse_device, source))
+        inputs.devices_error = (
+            f"the Device object of node {name} cannot be read: {problem}" if problem else ""
+        )
         return self._settle((self._reclaim(name) | {name}, set()), now_ns)
 
     def delete_device(self, node_name: str, now_ns: int) -> Deltas:

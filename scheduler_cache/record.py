@@ -77,6 +77,16 @@ class Record:
         """Whether only its end, reported by its node, is missing."""
         return (self.gone or self.pod.terminal) and not self.finished
 
+    @property
+    def lapses(self) -> bool:
+        """Whether it holds a reservation that time alone ends."""
+        return self.assumed is not None and not self.assumed.confirmed and not self.gone
+
+    @property
+    def restless(self) -> bool:
+        """Whether time alone may change it."""
+        return self.lapses or self.ending
+
     def owner(self, container_name: str) -> PodContainer:
         """Return who one of its containers is."""
         return PodContainer(

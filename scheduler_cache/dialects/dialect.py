@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from scheduler_cache.errors import SchedulerCacheError
+from scheduler_cache.errors import InvalidRequestError, SchedulerCacheError
 from scheduler_cache.model import Allocation, Card, ComputeMode, MemoryAmount, Request
 from scheduler_cache.pod import KubeNode, Pod
+
+_Value = TypeVar("_Value")
 
 
 class DialectError(SchedulerCacheError):
@@ -172,3 +174,17 @@ class Dialect(ABC):
         it again gives an empty patch.
         """
         return {}
+
+
+def tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:
+    """Return what was read, or why nothing was.
+
+    Whatever goes wrong, it is that pod's: a fault of ours, too, must neither end the replicas, all
+    of which read the same pod, nor let what the pod holds vanish.
+    """
+    try:
+        return read(), ""
+    except (DialectError, InvalidRequestError) as error:
+        return None, str(error)
+    except Exception as error:
+        return None, f"reading it failed ({type(error).__name__}: {str(error)[:200]}); report it"

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from scheduler_cache.dialects.alnair import Alnair
 from scheduler_cache.dialects.dialect import (
     Decision,
     Dialect,
-    DialectError,
     PodRequest,
     Registration,
+    tried,
 )
 from scheduler_cache.dialects.gpu_manager import GpuManager
 from scheduler_cache.dialects.hami import Hami
@@ -25,8 +26,6 @@ from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import Allocation, Card
 from scheduler_cache.pod import Pod
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +64,14 @@ class Dialects:
 
     def read(self, pod: Pod) -> Reading:
         """Return everything that the pod says; never raises."""
-        request, request_error = _tried(lambda: self._request(pod))
+        request, request_error = tried(lambda: self._request(pod))
         spoken = request.dialect if request else ""
-        decision, decision_error = _tried(lambda: self._decision(pod, spoken))
+        decision, decision_error = tried(lambda: self._decision(pod, spoken))
         groups: dict[str, str] = {}
         for each in self.foreign:
-            groups.update(each.card_groups(pod))
+            found, error = tried(partial(each.card_groups, pod))
+            groups.update(found or {})
+            decision_error = decision_error or error
         return Reading(
             request=request,
             request_error=request_error,
@@ -153,10 +154,3 @@ def every_dialect(
             Alnair(),
         ),
     )
-
-
-def _tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:
-    try:
-        return read(), ""
-    except (DialectError, InvalidRequestError) as error:
-        return None, str(error)
