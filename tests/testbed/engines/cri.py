@@ -41,7 +41,7 @@ class Cri:
         self.containerd = Containerd(setup.directory, binaries, handlers)
         self._pods: list[Pod] = []
         self._channel = grpc.insecure_channel(f"unix:{self.containerd.address}")
-        self._runtime = _Stub(self._channel)
+        self._runtime = CriStub(self._channel)
 
     def open(self) -> None:
         """Start containerd and load the image."""
@@ -179,7 +179,7 @@ class Cri:
         return True
 
 
-class _Stub:
+class CriStub:
     """Calls by name; fields of the request by keyword, nested ones as dicts."""
 
     def __init__(self, channel: grpc.Channel) -> None:
