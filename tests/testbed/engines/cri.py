@@ -35,9 +35,16 @@ class Pod:
 class Cri:
     """A private containerd with the handlers `vgpu` and `plain`, and its CRI."""
 
-    def __init__(self, setup: Setup, binaries: Path | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        binaries: Path | None = None,
+        *,
+        handlers: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`handlers`: others than these two, by name."""
         self.setup = setup
-        handlers = {"vgpu": setup.launcher, "plain": setup.low_level}
+        handlers = handlers or {"vgpu": setup.launcher, "plain": setup.low_level}
         self.containerd = Containerd(setup.directory, binaries, handlers)
         self._pods: list[Pod] = []
         self._channel = grpc.insecure_channel(f"unix:{self.containerd.address}")
