@@ -503,11 +503,21 @@ def main() -> None:
 @_CONFIG_OPTION
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
 @click.option("--node-name", envvar="VGPU_NODE_NAME", help="Goes before node_name in the file.")
-def run(config_path: Path, log_format: str, node_name: str | None) -> None:
+@click.option(
+    "--cache-address",
+    envvar="VGPU_CACHE_ADDRESS",
+    help="Goes before cache.address in the file: a pod knows its Service's by a variable alone.",
+)
+def run(
+    config_path: Path, log_format: str, node_name: str | None, cache_address: str | None
+) -> None:
     """Serve until SIGTERM."""
     config = _load(config_path)
     if node_name:
         config = dataclasses.replace(config, node_name=node_name)
+    if cache_address:
+        cache = dataclasses.replace(config.cache, address=cache_address)
+        config = dataclasses.replace(config, cache=cache)
     if os.geteuid() != 0:
         raise click.ClickException("the node agent must run as root")
     configure_logging(log_format)

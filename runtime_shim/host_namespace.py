@@ -51,7 +51,7 @@ class Invocation:
 
     loader: str
     """The image's dynamic loader: the host's may be older than the image's libraries."""
-    words: Sequence[str]
+    words: tuple[str, ...]
     environment: Mapping[str, str]
 
 
