@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit over columns: what it says of all nodes is what placing says of each."""
+"""Fit over all nodes at once: what it says of each is what placing says of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_cache.columns import Columns, Filtered
 from scheduler_cache.dialects.dialect import PodRequest
 from scheduler_cache.errors import NoRoomError
+from scheduler_cache.extender.node_fit import Filtered, NodeFit
+from scheduler_cache.extender.shape import Shape
 from scheduler_cache.inventory import Inventory, OwnedCard
 from scheduler_cache.model import Card, CardPolicy, CardUse, MemoryAmount, Request
 from scheduler_cache.node_view import NodeView
@@ -66,11 +67,15 @@ def asking(*requests: Request, kinds: tuple[ContainerKind, ...] = ()) -> tuple[P
     )
 
 
+def shape(*requests: Request, kinds: tuple[ContainerKind, ...] = ()) -> Shape:
+    return Shape.of(*asking(*requests, kinds=kinds))
+
+
 def filtered(asked: Request, *views: NodeView, names: list[str] | None = None) -> Filtered:
-    columns = Columns()
+    nodes = NodeFit()
     for view in views:
-        columns.update(view)
-    return columns.filter(*asking(asked), names)
+        nodes.update(view)
+    return nodes.filter(shape(asked), names)
 
 
 def test_nodes_with_room_fit_and_the_others_say_why() -> None:
@@ -104,7 +109,7 @@ def test_a_node_that_is_not_known_does_not_fit() -> None:
     result = filtered(request(1), node_view("n", held("a")), names=["n", "other"])
 
     assert result.fitting == ["n"]
-    assert result.unresolvable == {"other": "this node is not known here"}
+    assert result.unresolvable == {"other": "this node is not known to the scheduler cache"}
 
 
 def test_the_order_and_choice_of_names_is_the_callers() -> None:
@@ -138,47 +143,36 @@ def test_cards_are_allowed_and_denied_by_uuid_and_model(
     assert result.fitting == fitting
 
 
-def test_reasons_are_given_card_by_card() -> None:
-    columns = Columns()
-    columns.update(node_view("n", held("GPU-1", 8, 5), held("GPU-2", 8, 7), closed="cordoned"))
-
-    text = columns.reasons(*asking(request(4)), "n")
-
-    assert text.startswith("no card has 4.0Gi free: GPU-2 has 1.0Gi of 8.0Gi; ")
-    assert "not offered: GPU-1: cordoned" in text
-    assert columns.reasons(*asking(request(1)), "n") == ""
-
-
 def test_a_node_that_changes_or_goes_is_followed() -> None:
-    columns = Columns()
-    columns.update(node_view("n", held("a", 8, 7)))
-    columns.update(node_view("m", held("b")))
-    asked = asking(request(4))
-    before = columns.filter(*asked).fitting
+    nodes = NodeFit()
+    nodes.update(node_view("n", held("a", 8, 7)))
+    nodes.update(node_view("m", held("b")))
+    asked = shape(request(4))
+    before = nodes.filter(asked).fitting
 
-    columns.update(node_view("n", held("a", 8, 1), held("a2", 8)))
-    after = columns.filter(*asked).fitting
-    columns.remove("m")
+    nodes.update(node_view("n", held("a", 8, 1), held("a2", 8)))
+    after = nodes.filter(asked).fitting
+    nodes.remove("m")
 
     assert (before, after) == (["m"], ["n", "m"])
-    assert columns.filter(*asked).fitting == ["n"]
-    assert columns.filter(*asking(request(1, uuids=("b",)))).fitting == []
+    assert nodes.filter(asked).fitting == ["n"]
+    assert nodes.filter(shape(request(1, uuids=("b",)))).fitting == []
 
 
 def test_more_cards_than_ever_seen_make_the_columns_wider() -> None:
-    columns = Columns()
-    columns.update(node_view("few", held("a")))
-    columns.update(node_view("many", *(held(f"m{i:02}") for i in range(40))))
+    nodes = NodeFit()
+    nodes.update(node_view("few", held("a")))
+    nodes.update(node_view("many", *(held(f"m{i:02}") for i in range(40))))
 
-    assert columns.filter(*asking(request(1, count=16))).fitting == ["many"]
-    assert columns.filter(*asking(request(1, uuids=("a",)))).fitting == ["few"]
+    assert nodes.filter(shape(request(1, count=16))).fitting == ["many"]
+    assert nodes.filter(shape(request(1, uuids=("a",)))).fitting == ["few"]
 
 
 def scores(asked: Request, *views: NodeView) -> list[int]:
-    columns = Columns()
+    nodes = NodeFit()
     for view in views:
-        columns.update(view)
-    return columns.prioritize(asking(asked)[1], [view.name for view in views])
+        nodes.update(view)
+    return nodes.prioritize(shape(asked), [view.name for view in views])
 
 
 NEARLY_FULL = node_view("nearly", held("a", 10, 8), held("a2", 10, 10))
@@ -199,10 +193,10 @@ def test_exclusive_prefers_nodes_that_are_in_use() -> None:
 
 
 def test_a_node_that_does_not_fit_scores_nothing() -> None:
-    columns = Columns()
-    columns.update(NEARLY_FULL)
+    nodes = NodeFit()
+    nodes.update(NEARLY_FULL)
 
-    assert columns.prioritize(asking(request(5))[1], ["nearly", "unknown"]) == [0, 0]
+    assert nodes.prioritize(shape(request(5)), ["nearly", "unknown"]) == [0, 0]
 
 
 CARDS = st.builds(
@@ -284,12 +278,12 @@ def test_the_columns_say_what_placing_says(
     kinds: list[ContainerKind],
     default: CardPolicy,
 ) -> None:
-    columns = Columns(default_policy=default)
+    nodes = NodeFit(default)
     for view in views:
-        columns.update(view)
+        nodes.update(view)
     pod, pod_request = asking(*asked, kinds=tuple(kinds[: len(asked)]))
 
-    result = columns.filter(pod, pod_request)
+    result = nodes.filter(Shape.of(pod, pod_request))
 
     for view in views:
         try:
@@ -299,21 +293,58 @@ def test_the_columns_say_what_placing_says(
             fits = False
         assert (view.name in result.fitting) == fits
         assert fits or (result.failed | result.unresolvable)[view.name]
-    chosen = columns.prioritize(pod_request, result.fitting)
+    chosen = nodes.prioritize(Shape.of(pod, pod_request), result.fitting)
     assert all(0 <= score <= 10 for score in chosen)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(views=clusters(), asked=requests(), later=clusters())
+@given(
+    views=clusters(),
+    asked=st.lists(requests(), min_size=1, max_size=3),
+    later=clusters(),
+    gone=st.sampled_from(["", "n0", "n1"]),
+)
 def test_following_changes_ends_where_a_fresh_start_does(
-    views: list[NodeView], asked: Request, later: list[NodeView]
+    views: list[NodeView], asked: list[Request], later: list[NodeView], gone: str
 ) -> None:
-    followed, fresh = Columns(), Columns()
-    for view in (*views, *later):
+    followed, fresh = NodeFit(), NodeFit()
+    wanted = shape(*asked)
+    for view in views:
         followed.update(view)
+    followed.filter(wanted)
+    for view in later:
+        followed.update(view)
+    followed.remove(gone)
     for view in {each.name: each for each in (*views, *later)}.values():
-        fresh.update(view)
+        if view.name != gone:
+            fresh.update(view)
 
     names = sorted({each.name for each in (*views, *later)})
 
-    assert followed.filter(*asking(asked), names) == fresh.filter(*asking(asked), names)
+    assert followed.filter(wanted, names) == fresh.filter(wanted, names)
+    assert followed.prioritize(wanted, names) == fresh.prioritize(wanted, names)
+
+
+def test_refusals_without_end_leave_no_trace() -> None:
+    nodes = NodeFit()
+    nodes.update(node_view("other", held("b"), refusal="why"))
+
+    for i in range(10_000):
+        nodes.update(node_view("n", held("a"), refusal=f"container {i} runs"))
+
+    assert nodes.filter(shape(request(1))).unresolvable == {
+        "other": "none of 1 cards fits 1.0Gi: 1 not offered (why)",
+        "n": "none of 1 cards fits 1.0Gi: 1 not offered (container 9999 runs)",
+    }
+    assert nodes.texts < 5000
+
+
+def test_every_node_may_have_a_refusal_of_its_own() -> None:
+    nodes = NodeFit()
+    for i in range(6000):
+        nodes.update(node_view(f"n{i}", held(f"a{i}"), refusal=f"container {i} runs"))
+
+    words = nodes.why_not(shape(request(1)), ["n0", "n5999"])
+
+    assert words["n0"] == "none of 1 cards fits 1.0Gi: 1 not offered (container 0 runs)"
+    assert words["n5999"] == "none of 1 cards fits 1.0Gi: 1 not offered (container 5999 runs)"
