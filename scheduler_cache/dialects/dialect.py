@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -109,6 +110,32 @@ class Registration:
     """It sells every card of the node and names none (gpu-manager)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The names that a dialect is recognised by, without a look at their values.
+
+    A name that ends in `/` or `-`, as no key does, stands for all that begin with it.
+    """
+
+    resources: tuple[str, ...] = ()
+    """In a container's limits: who names one means a card."""
+    cores: tuple[str, ...] = ()
+    """Those of `resources` of which 0 means that nothing is limited; of the others it is a
+    mistake."""
+    annotations: tuple[str, ...] = ()
+    """What a pod's author writes; they belong to the request, so that they never change."""
+    decision_annotations: tuple[str, ...] = ()
+    """What the scheduler or its node side writes."""
+    decision_labels: tuple[str, ...] = ()
+
+
+def matches(name: str, names: Iterable[str]) -> bool:
+    """Return whether `name` is among the names of a vocabulary."""
+    return any(
+        name.startswith(each) if each.endswith(("/", "-")) else name == each for each in names
+    )
+
+
 class Dialect(ABC):
     """One system's codec. Holds its settings only; every method is pure.
 
@@ -118,6 +145,13 @@ class Dialect(ABC):
     name: str
     joins: bool = False
     """Whether its own scheduler may go on deciding (join mode)."""
+    lock: str = ""
+    """The node annotation that its scheduler locks a node by; empty: it locks none."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Vocabulary:
+        """Return the dialect's names."""
 
     @abstractmethod
     def asks(self, pod: Pod) -> bool:

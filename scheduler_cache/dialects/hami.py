@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from scheduler_cache.dialects.dialect import (
@@ -19,6 +20,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -56,11 +58,13 @@ BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 REGISTER = "hami.io/node-nvidia-register"
 LOCK = "hami.io/mutex.lock"
+HANDSHAKE = "hami.io/node-handshake"
 
 # What a container without a card asks by: each of them alone makes it a GPU container.
 _ASKING = (MEMORY, MEMORY_PERCENT, CORES)
 _DEVICE = "NVIDIA"
 _MODE = "hami-core"
+_ALLOCATING = "allocating"
 _MAX_MIB = (1 << 31) - 1
 
 
@@ -82,6 +86,20 @@ class Hami(Dialect):
 
     name = "hami"
     joins = True
+    lock = LOCK
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return HAMi's names; `nvidia.com/gpu` is among them only where it is HAMi's alone."""
+        return Vocabulary(
+            resources=(*_ASKING, COUNT) if self.claim_bare_gpu else _ASKING,
+            cores=(CORES,),
+            annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID),
+            decision_annotations=(
+                *(NODE, TIME, TO_ALLOCATE, ALLOCATED),
+                *(MIG_ALLOCATIONS, BIND_PHASE, BIND_TIME),
+            ),
+        )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container names one of HAMi's resources."""

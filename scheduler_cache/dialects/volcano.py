@@ -18,6 +18,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -54,6 +55,7 @@ LOCK = "hamivgpu"
 
 _DEVICE = "NVIDIA"
 _MODE = "hami-core"
+_ALLOCATING = "allocating"
 # What the plugin writes once it is done, so that the pod sorts last.
 _DONE = str((1 << 64) - 1)
 
@@ -67,6 +69,14 @@ class Volcano(Dialect):
 
     name = "volcano"
     joins = True
+    lock = LOCK
+
+    vocabulary = Vocabulary(
+        resources=(COUNT, MEMORY, MEMORY_PERCENT, CORES),
+        cores=(CORES,),
+        annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID),
+        decision_annotations=(NODE, TIME, IDS, TO_ALLOCATE, BIND_PHASE),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container asks: by count or memory; cores alone ask for nothing."""
