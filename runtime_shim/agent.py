@@ -33,10 +33,13 @@ from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.counters import Counters
 from runtime_shim.create import Creator, verdict_seconds
 from runtime_shim.dependants import remove_unused_versions
+from runtime_shim.device_plugin.plugins import DevicePlugins
+from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
+from runtime_shim.kubelet import Kubelet
 from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
@@ -99,6 +102,12 @@ class Agent:
             self.pods = PodLookup(
                 config, self.cache.node_name, self.answers, self.cache, self.store, self.counters
             )
+        self.plugins = None
+        if in_cluster:
+            kubelet = Kubelet(config.device_plugin.kubelet_dir)
+            self.plugins = DevicePlugins(
+                resources_of(config.device_plugin), kubelet, self._card_messages
+            )
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
         self.calibration = Calibration(
@@ -149,6 +158,8 @@ class Agent:
             else:
                 group.create_task(self._follow_cluster(self.answers))
                 group.create_task(self._renew_forever())
+            if self.plugins is not None:
+                group.create_task(self.plugins.run())
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
             group.create_task(
@@ -297,7 +308,7 @@ class Agent:
             await self.cache.report(
                 pb.ReportNodeRequest(
                     node_name=self.cache.node_name,
-                    cards=self.inventory.messages(self._config.policy.slots_per_card),
+                    cards=self._card_messages(),
                     running_allocation_ids=[
                         claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
                     ],
@@ -307,6 +318,9 @@ class Agent:
                     agent_version=__version__,
                 )
             )
+
+    def _card_messages(self) -> list[pb.Card]:
+        return self.inventory.messages(self._config.policy.slots_per_card)
 
     def _ready(self) -> bool:
         try:
@@ -342,7 +356,12 @@ class Agent:
         while True:
             await asyncio.sleep(_INVENTORY_SECONDS)
             if await self.inventory.refresh():
-                self._report_wanted.set()
+                self._cards_changed()
+
+    def _cards_changed(self) -> None:
+        self._report_wanted.set()
+        if self.plugins is not None:
+            self.plugins.look()
 
     async def _calibrate_forever(self) -> None:
         """Measure new cards, and tell running containers what was not known when they started."""

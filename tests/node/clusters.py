@@ -26,7 +26,8 @@ class ClusterNode(Node):
         agent_lines: Sequence[str] = (),
     ) -> None:
         """`cache_lines`: the table `[cache]` of agent.toml."""
-        super().__init__(directory, gpu, agent_lines=agent_lines)
+        kubelet = ["[device_plugin]", f'kubelet_dir = "{directory / "kubelet"}"']
+        super().__init__(directory, gpu, agent_lines=[*kubelet, *agent_lines])
         path = directory / "agent.toml"
         text = path.read_text().replace('mode = "local"', 'mode = "kubernetes"')
         own = f'address = "unix:{self.cache_socket}"'

@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'vgpu/kubelet/deviceplugin_v1beta1.proto\x12\x07v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"z\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12-\n\x07options\x18\x04 \x01(\x0b\x32\x1c.v1beta1.DevicePluginOptions\"8\n\x14ListAndWatchResponse\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.v1beta1.Device\"M\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\'\n\x08topology\x18\x03 \x01(\x0b\x32\x15.v1beta1.TopologyInfo\"0\n\x0cTopologyInfo\x12 \n\x05nodes\x18\x01 \x03(\x0b\x32\x11.v1beta1.NUMANode\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"f\n\x1aPreferredAllocationRequest\x12H\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerPreferredAllocationRequest\"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"i\n\x1bPreferredAllocationResponse\x12J\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32-.v1beta1.ContainerPreferredAllocationResponse\"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"P\n\x0f\x41llocateRequest\x12=\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32!.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"S\n\x10\x41llocateResponse\x12?\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\".v1beta1.ContainerAllocateResponse\"\xf1\x02\n\x19\x43ontainerAllocateResponse\x12:\n\x04\x65nvs\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerAllocateResponse.EnvsEntry\x12\x1e\n\x06mounts\x18\x02 \x03(\x0b\x32\x0e.v1beta1.Mount\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.v1beta1.DeviceSpec\x12H\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x33.v1beta1.ContainerAllocateResponse.AnnotationsEntry\x12\'\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x12.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponse2D\n\x0cRegistration\x12\x34\n\x08Register\x12\x18.v1beta1.RegisterRequest\x1a\x0e.v1beta1.Empty2\x99\x03\n\x0c\x44\x65vicePlugin\x12\x46\n\x16GetDevicePluginOptions\x12\x0e.v1beta1.Empty\x1a\x1c.v1beta1.DevicePluginOptions\x12?\n\x0cListAndWatch\x12\x0e.v1beta1.Empty\x1a\x1d.v1beta1.ListAndWatchResponse0\x01\x12\x63\n\x16GetPreferredAllocation\x12#.v1beta1.PreferredAllocationRequest\x1a$.v1beta1.PreferredAllocationResponse\x12?\n\x08\x41llocate\x12\x18.v1beta1.AllocateRequest\x1a\x19.v1beta1.AllocateResponse\x12Z\n\x11PreStartContainer\x12!.v1beta1.PreStartContainerRequest\x1a\".v1beta1.PreStartContainerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'vgpu/kubelet/deviceplugin_v1beta1.proto\x12\x07v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"z\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12-\n\x07options\x18\x04 \x01(\x0b\x32\x1c.v1beta1.DevicePluginOptions\"8\n\x14ListAndWatchResponse\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.v1beta1.Device\"$\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"P\n\x0f\x41llocateRequest\x12=\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32!.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"S\n\x10\x41llocateResponse\x12?\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\".v1beta1.ContainerAllocateResponse\"\xf1\x02\n\x19\x43ontainerAllocateResponse\x12:\n\x04\x65nvs\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerAllocateResponse.EnvsEntry\x12\x1e\n\x06mounts\x18\x02 \x03(\x0b\x32\x0e.v1beta1.Mount\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.v1beta1.DeviceSpec\x12H\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x33.v1beta1.ContainerAllocateResponse.AnnotationsEntry\x12\'\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x12.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t2D\n\x0cRegistration\x12\x34\n\x08Register\x12\x18.v1beta1.RegisterRequest\x1a\x0e.v1beta1.Empty2\xd8\x01\n\x0c\x44\x65vicePlugin\x12\x46\n\x16GetDevicePluginOptions\x12\x0e.v1beta1.Empty\x1a\x1c.v1beta1.DevicePluginOptions\x12?\n\x0cListAndWatch\x12\x0e.v1beta1.Empty\x1a\x1d.v1beta1.ListAndWatchResponse0\x01\x12?\n\x08\x41llocate\x12\x18.v1beta1.AllocateRequest\x1a\x19.v1beta1.AllocateResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'vgpu.kubelet.deviceplugin_v1beta1_pb2', globals())
@@ -33,43 +33,27 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _LISTANDWATCHRESPONSE._serialized_start=280
   _LISTANDWATCHRESPONSE._serialized_end=336
   _DEVICE._serialized_start=338
-  _DEVICE._serialized_end=415
-  _TOPOLOGYINFO._serialized_start=417
-  _TOPOLOGYINFO._serialized_end=465
-  _NUMANODE._serialized_start=467
-  _NUMANODE._serialized_end=489
-  _PREFERREDALLOCATIONREQUEST._serialized_start=491
-  _PREFERREDALLOCATIONREQUEST._serialized_end=593
-  _CONTAINERPREFERREDALLOCATIONREQUEST._serialized_start=595
-  _CONTAINERPREFERREDALLOCATIONREQUEST._serialized_end=718
-  _PREFERREDALLOCATIONRESPONSE._serialized_start=720
-  _PREFERREDALLOCATIONRESPONSE._serialized_end=825
-  _CONTAINERPREFERREDALLOCATIONRESPONSE._serialized_start=827
-  _CONTAINERPREFERREDALLOCATIONRESPONSE._serialized_end=884
-  _ALLOCATEREQUEST._serialized_start=886
-  _ALLOCATEREQUEST._serialized_end=966
-  _CONTAINERALLOCATEREQUEST._serialized_start=968
-  _CONTAINERALLOCATEREQUEST._serialized_end=1015
-  _ALLOCATERESPONSE._serialized_start=1017
-  _ALLOCATERESPONSE._serialized_end=1100
-  _CONTAINERALLOCATERESPONSE._serialized_start=1103
-  _CONTAINERALLOCATERESPONSE._serialized_end=1472
-  _CONTAINERALLOCATERESPONSE_ENVSENTRY._serialized_start=1377
-  _CONTAINERALLOCATERESPONSE_ENVSENTRY._serialized_end=1420
-  _CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY._serialized_start=1422
-  _CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY._serialized_end=1472
-  _MOUNT._serialized_start=1474
-  _MOUNT._serialized_end=1543
-  _DEVICESPEC._serialized_start=1545
-  _DEVICESPEC._serialized_end=1621
-  _CDIDEVICE._serialized_start=1623
-  _CDIDEVICE._serialized_end=1648
-  _PRESTARTCONTAINERREQUEST._serialized_start=1650
-  _PRESTARTCONTAINERREQUEST._serialized_end=1697
-  _PRESTARTCONTAINERRESPONSE._serialized_start=1699
-  _PRESTARTCONTAINERRESPONSE._serialized_end=1726
-  _REGISTRATION._serialized_start=1728
-  _REGISTRATION._serialized_end=1796
-  _DEVICEPLUGIN._serialized_start=1799
-  _DEVICEPLUGIN._serialized_end=2208
+  _DEVICE._serialized_end=374
+  _ALLOCATEREQUEST._serialized_start=376
+  _ALLOCATEREQUEST._serialized_end=456
+  _CONTAINERALLOCATEREQUEST._serialized_start=458
+  _CONTAINERALLOCATEREQUEST._serialized_end=505
+  _ALLOCATERESPONSE._serialized_start=507
+  _ALLOCATERESPONSE._serialized_end=590
+  _CONTAINERALLOCATERESPONSE._serialized_start=593
+  _CONTAINERALLOCATERESPONSE._serialized_end=962
+  _CONTAINERALLOCATERESPONSE_ENVSENTRY._serialized_start=867
+  _CONTAINERALLOCATERESPONSE_ENVSENTRY._serialized_end=910
+  _CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY._serialized_start=912
+  _CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY._serialized_end=962
+  _MOUNT._serialized_start=964
+  _MOUNT._serialized_end=1033
+  _DEVICESPEC._serialized_start=1035
+  _DEVICESPEC._serialized_end=1111
+  _CDIDEVICE._serialized_start=1113
+  _CDIDEVICE._serialized_end=1138
+  _REGISTRATION._serialized_start=1140
+  _REGISTRATION._serialized_end=1208
+  _DEVICEPLUGIN._serialized_start=1211
+  _DEVICEPLUGIN._serialized_end=1427
 # @@protoc_insertion_point(module_scope)

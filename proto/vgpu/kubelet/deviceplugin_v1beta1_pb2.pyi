@@ -57,31 +57,13 @@ class ContainerAllocateResponse(_message.Message):
     mounts: _containers.RepeatedCompositeFieldContainer[Mount]
     def __init__(self, envs: _Optional[_Mapping[str, str]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[DeviceSpec, _Mapping]]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., cdi_devices: _Optional[_Iterable[_Union[CDIDevice, _Mapping]]] = ...) -> None: ...
 
-class ContainerPreferredAllocationRequest(_message.Message):
-    __slots__ = ["allocation_size", "available_deviceIDs", "must_include_deviceIDs"]
-    ALLOCATION_SIZE_FIELD_NUMBER: _ClassVar[int]
-    AVAILABLE_DEVICEIDS_FIELD_NUMBER: _ClassVar[int]
-    MUST_INCLUDE_DEVICEIDS_FIELD_NUMBER: _ClassVar[int]
-    allocation_size: int
-    available_deviceIDs: _containers.RepeatedScalarFieldContainer[str]
-    must_include_deviceIDs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, available_deviceIDs: _Optional[_Iterable[str]] = ..., must_include_deviceIDs: _Optional[_Iterable[str]] = ..., allocation_size: _Optional[int] = ...) -> None: ...
-
-class ContainerPreferredAllocationResponse(_message.Message):
-    __slots__ = ["deviceIDs"]
-    DEVICEIDS_FIELD_NUMBER: _ClassVar[int]
-    deviceIDs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, deviceIDs: _Optional[_Iterable[str]] = ...) -> None: ...
-
 class Device(_message.Message):
-    __slots__ = ["ID", "health", "topology"]
+    __slots__ = ["ID", "health"]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     ID: str
     ID_FIELD_NUMBER: _ClassVar[int]
-    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     health: str
-    topology: TopologyInfo
-    def __init__(self, ID: _Optional[str] = ..., health: _Optional[str] = ..., topology: _Optional[_Union[TopologyInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, ID: _Optional[str] = ..., health: _Optional[str] = ...) -> None: ...
 
 class DevicePluginOptions(_message.Message):
     __slots__ = ["get_preferred_allocation_available", "pre_start_required"]
@@ -121,34 +103,6 @@ class Mount(_message.Message):
     read_only: bool
     def __init__(self, container_path: _Optional[str] = ..., host_path: _Optional[str] = ..., read_only: bool = ...) -> None: ...
 
-class NUMANode(_message.Message):
-    __slots__ = ["ID"]
-    ID: int
-    ID_FIELD_NUMBER: _ClassVar[int]
-    def __init__(self, ID: _Optional[int] = ...) -> None: ...
-
-class PreStartContainerRequest(_message.Message):
-    __slots__ = ["devices_ids"]
-    DEVICES_IDS_FIELD_NUMBER: _ClassVar[int]
-    devices_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, devices_ids: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class PreStartContainerResponse(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
-
-class PreferredAllocationRequest(_message.Message):
-    __slots__ = ["container_requests"]
-    CONTAINER_REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    container_requests: _containers.RepeatedCompositeFieldContainer[ContainerPreferredAllocationRequest]
-    def __init__(self, container_requests: _Optional[_Iterable[_Union[ContainerPreferredAllocationRequest, _Mapping]]] = ...) -> None: ...
-
-class PreferredAllocationResponse(_message.Message):
-    __slots__ = ["container_responses"]
-    CONTAINER_RESPONSES_FIELD_NUMBER: _ClassVar[int]
-    container_responses: _containers.RepeatedCompositeFieldContainer[ContainerPreferredAllocationResponse]
-    def __init__(self, container_responses: _Optional[_Iterable[_Union[ContainerPreferredAllocationResponse, _Mapping]]] = ...) -> None: ...
-
 class RegisterRequest(_message.Message):
     __slots__ = ["endpoint", "options", "resource_name", "version"]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -160,9 +114,3 @@ class RegisterRequest(_message.Message):
     resource_name: str
     version: str
     def __init__(self, version: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_name: _Optional[str] = ..., options: _Optional[_Union[DevicePluginOptions, _Mapping]] = ...) -> None: ...
-
-class TopologyInfo(_message.Message):
-    __slots__ = ["nodes"]
-    NODES_FIELD_NUMBER: _ClassVar[int]
-    nodes: _containers.RepeatedCompositeFieldContainer[NUMANode]
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NUMANode, _Mapping]]] = ...) -> None: ...

@@ -71,7 +71,8 @@ class Registration(object):
 
 
 class DevicePluginStub(object):
-    """Offered by a plugin on a socket beside the kubelet's.
+    """Offered by a plugin on a socket beside the kubelet's. Two more calls exist, which the kubelet makes
+    only where DevicePluginOptions ask for them.
     """
 
     def __init__(self, channel):
@@ -90,25 +91,16 @@ class DevicePluginStub(object):
                 request_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.Empty.SerializeToString,
                 response_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.ListAndWatchResponse.FromString,
                 )
-        self.GetPreferredAllocation = channel.unary_unary(
-                '/v1beta1.DevicePlugin/GetPreferredAllocation',
-                request_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationRequest.SerializeToString,
-                response_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationResponse.FromString,
-                )
         self.Allocate = channel.unary_unary(
                 '/v1beta1.DevicePlugin/Allocate',
                 request_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateRequest.SerializeToString,
                 response_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateResponse.FromString,
                 )
-        self.PreStartContainer = channel.unary_unary(
-                '/v1beta1.DevicePlugin/PreStartContainer',
-                request_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerRequest.SerializeToString,
-                response_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerResponse.FromString,
-                )
 
 
 class DevicePluginServicer(object):
-    """Offered by a plugin on a socket beside the kubelet's.
+    """Offered by a plugin on a socket beside the kubelet's. Two more calls exist, which the kubelet makes
+    only where DevicePluginOptions ask for them.
     """
 
     def GetDevicePluginOptions(self, request, context):
@@ -124,21 +116,9 @@ class DevicePluginServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetPreferredAllocation(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Allocate(self, request, context):
         """Called when a pod is admitted, once per container; it does not say which container that is.
         """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PreStartContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -156,20 +136,10 @@ def add_DevicePluginServicer_to_server(servicer, server):
                     request_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.Empty.FromString,
                     response_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.ListAndWatchResponse.SerializeToString,
             ),
-            'GetPreferredAllocation': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetPreferredAllocation,
-                    request_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationRequest.FromString,
-                    response_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationResponse.SerializeToString,
-            ),
             'Allocate': grpc.unary_unary_rpc_method_handler(
                     servicer.Allocate,
                     request_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateRequest.FromString,
                     response_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateResponse.SerializeToString,
-            ),
-            'PreStartContainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.PreStartContainer,
-                    request_deserializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerRequest.FromString,
-                    response_serializer=vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,7 +149,8 @@ def add_DevicePluginServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DevicePlugin(object):
-    """Offered by a plugin on a socket beside the kubelet's.
+    """Offered by a plugin on a socket beside the kubelet's. Two more calls exist, which the kubelet makes
+    only where DevicePluginOptions ask for them.
     """
 
     @staticmethod
@@ -217,23 +188,6 @@ class DevicePlugin(object):
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def GetPreferredAllocation(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/v1beta1.DevicePlugin/GetPreferredAllocation',
-            vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationRequest.SerializeToString,
-            vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreferredAllocationResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
     def Allocate(request,
             target,
             options=(),
@@ -247,22 +201,5 @@ class DevicePlugin(object):
         return grpc.experimental.unary_unary(request, target, '/v1beta1.DevicePlugin/Allocate',
             vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateRequest.SerializeToString,
             vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.AllocateResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def PreStartContainer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/v1beta1.DevicePlugin/PreStartContainer',
-            vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerRequest.SerializeToString,
-            vgpu_dot_kubelet_dot_deviceplugin__v1beta1__pb2.PreStartContainerResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
