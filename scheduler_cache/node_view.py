@@ -358,7 +358,7 @@ def _largest(request: Request, card: Card) -> Amount:
 
 
 def _hold(view: NodeView, hold: Hold) -> None:
-    view.uses = _added(view.uses, hold)
+    view.uses = added(view.uses, hold)
     for uuid in hold.amounts:
         view.holds.setdefault(uuid, []).append(hold)
 
@@ -406,7 +406,7 @@ def _settle(
     losers: list[tuple[_Given, str]] = []
     admitted: dict[str, CardUse] = {}
     for each in sorted((each for each in given if not each.doubt), key=lambda each: each.order):
-        after = _added(admitted, each.hold)
+        after = added(admitted, each.hold)
         full = _overbooked(view, after, each)
         if full:
             losers.append((each, full))
@@ -415,7 +415,7 @@ def _settle(
             admitted = after
     used = admitted
     for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running or loser.epoch)):
-        used = _added(used, hold)
+        used = added(used, hold)
     for each in sorted(given, key=lambda each: each.order):
         _hold(view, each.hold)
     for each in winners:
@@ -503,7 +503,7 @@ def _overbooked(view: NodeView, uses: Mapping[str, CardUse], each: _Given) -> st
     )
 
 
-def _added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
+def added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
     """Return `uses` with `hold` in them."""
     after = dict(uses)
     for uuid, amount in hold.amounts.items():

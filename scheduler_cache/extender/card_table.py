@@ -120,8 +120,6 @@ class CardTable:
         """
         self.version = 0
         """Counts the changes."""
-        self.largest_bytes = 0
-        """The most memory that any card ever had."""
         self._most_texts = 0
         self._lay_out(rows=8, columns=64)
 
@@ -167,8 +165,7 @@ class CardTable:
         self._overbooked[rows, at] = [room.overbooked for room in rooms]
         self._held[rows, at] = [bool(room.use.exclusive_holders) for room in rooms]
         self._used[rows, at] = [bool(room.use.slices) for room in rooms]
-        sizes = [room.card.memory_bytes for room in rooms]
-        self._memory[rows, at] = sizes
+        self._memory[rows, at] = [room.card.memory_bytes for room in rooms]
         self._free_memory[rows, at] = [room.free_bytes for room in rooms]
         self._free_cores[rows, at] = [room.free_cores_percent for room in rooms]
         self._free_slots[rows, at] = [
@@ -178,9 +175,6 @@ class CardTable:
         self._refusal[rows, at] = [
             _index(self._refusals, view.refused(room.card.uuid)) for room in rooms
         ]
-        if sizes and max(sizes) > self.largest_bytes:
-            self.largest_bytes = max(sizes)
-            self.layout += 1
 
     def remove(self, name: str) -> None:
         """Forget a node."""

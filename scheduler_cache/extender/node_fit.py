@@ -124,7 +124,7 @@ class _Found:
         self._version = table.version
         fit = VectorFit(table.cards(), default)
         self.fits: Mask = fit.fits(shape)
-        self.scores: Scores = fit.scores(shape, table.largest_bytes)
+        self.scores: Scores = fit.scores(shape)
         self.hopeful: Mask = np.zeros(table.columns, np.bool_)
         self._said: Counts = np.full(table.columns, _NOT_SAID, np.int32)
         self._sentences: dict[str, int] = {}
@@ -137,7 +137,7 @@ class _Found:
         self._version = table.version
         fit = VectorFit(table.cards(changed), self._default)
         self.fits[changed] = fit.fits(self._shape)
-        self.scores[changed] = fit.scores(self._shape, table.largest_bytes)
+        self.scores[changed] = fit.scores(self._shape)
         self._said[changed] = _NOT_SAID
 
     def words(self, columns: Places, table: CardTable) -> _Words:
@@ -148,7 +148,7 @@ class _Found:
         unsaid = np.unique(columns[self._said[columns] == _NOT_SAID])
         if len(unsaid):
             cards = table.cards(unsaid)
-            said, which = sentences(cards, self._shape, self._default, table.largest_bytes)
+            said, which = sentences(cards, self._shape, self._default)
             index = np.array(
                 [self._sentences.setdefault(each, len(self._sentences)) for each in said], np.int32
             )

@@ -43,13 +43,13 @@ Codes = NDArray[np.int8]
 
 
 def sentences(
-    cards: Cards, shape: Shape, default: CardPolicy, largest_bytes: int
+    cards: Cards, shape: Shape, default: CardPolicy
 ) -> tuple[Sequence[str], NDArray[np.int64]]:
     """Return different sentences, and for each node the index of its own.
 
     They speak of the pod's largest demand; nodes that take it lack room for its other containers.
     """
-    request, demand = shape.hardest(largest_bytes)
+    request, demand = shape.hardest()
     codes = _codes(cards, request, demand, default)
     key = np.zeros(len(cards), np.int64)
     for code in range(_FITS + 1):

@@ -10,6 +10,9 @@ from scheduler_cache.dialects.dialect import PodRequest
 from scheduler_cache.model import Demand, Request
 from scheduler_cache.pod import Container, ContainerKind, Pod
 
+# On which parts of a card and absolute amounts are compared, when no card is in question.
+_USUAL_BYTES = 80 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -49,13 +52,13 @@ class Shape:
         requests = {name: request for name, (_, request) in named.items()}
         return pod, PodRequest(dialect="", containers=requests, pod_level=self.pod_level)
 
-    def hardest(self, largest_bytes: int) -> tuple[Request, Demand]:
-        """Return the largest demand, on cards of up to `largest_bytes`, and whose it is."""
+    def hardest(self, card_bytes: int = _USUAL_BYTES) -> tuple[Request, Demand]:
+        """Return the largest demand on a card of some size, and whose it is."""
         pairs = [(each, demand) for each in self.requests for demand in each.demands]
         return max(
             pairs,
             key=lambda pair: (
-                pair[1].memory.bytes or largest_bytes * pair[1].memory.percent // 100,
+                pair[1].memory.bytes or card_bytes * pair[1].memory.percent // 100,
                 pair[1].cores_percent or 0,
             ),
         )

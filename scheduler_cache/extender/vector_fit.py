@@ -76,13 +76,13 @@ class VectorFit:
             return self._one_by_one(shape, fits)
         return self._fits_several(shape, fits)
 
-    def scores(self, shape: Shape, largest_bytes: int) -> Scores:
+    def scores(self, shape: Shape) -> Scores:
         """Return how well each node that fits suits the policy, 0..10.
 
         Binpack: how little memory is left on the card that the largest demand gets. Spread: how
         much is free there. Exclusive: how many of the node's cards are in use already.
         """
-        request, demand = shape.hardest(largest_bytes)
+        request, demand = shape.hardest()
         policy = policy_of(request, self._default)
         cards, free = self._cards, self._free.memory
         if policy is CardPolicy.EXCLUSIVE:
