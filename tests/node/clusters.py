@@ -24,9 +24,12 @@ class ClusterNode(Node):
         gpu: SimulatedGpu,
         cache_lines: Sequence[str],
         agent_lines: Sequence[str] = (),
+        kubelet_dir: Path | None = None,
     ) -> None:
-        """`cache_lines`: the table `[cache]` of agent.toml."""
-        kubelet = ["[device_plugin]", f'kubelet_dir = "{directory / "kubelet"}"']
+        """`cache_lines`: the table `[cache]` of agent.toml; `agent_lines`: the rest of the table
+        `[device_plugin]`, and more. `kubelet_dir`: a kubelet's own; None: there is none.
+        """
+        kubelet = ["[device_plugin]", f'kubelet_dir = "{kubelet_dir or directory / "kubelet"}"']
         super().__init__(directory, gpu, agent_lines=[*kubelet, *agent_lines])
         path = directory / "agent.toml"
         text = path.read_text().replace('mode = "local"', 'mode = "kubernetes"')

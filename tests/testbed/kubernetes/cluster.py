@@ -38,36 +38,18 @@ from tests.testbed.kubernetes.control_plane import START_SECONDS, ControlPlane
 from tests.testbed.kubernetes.kubelet import Kubelet, KubeletSetup
 from tests.testbed.kubernetes.process import Process, free_port
 from tests.testbed.kubernetes.programs import UnavailableError, find_built, find_installed
-from tests.testbed.kubernetes.replicas import ACCOUNT, NAMESPACE, SERVER_NAME, Replicas
+from tests.testbed.kubernetes.release import NAMESPACE, Release
+from tests.testbed.kubernetes.replicas import Replicas
+from tests.testbed.kubernetes.service import Services
 from tests.testbed.node import GIB, wait_until
 
 NODE = "node1"
 CARDS = 8
 CARD_BYTES = 8 * GIB
+DIALECTS = ("native", "hami", "volcano", "koordinator", "kai", "gpu_manager", "alnair")
 PROBE_IMAGE = "docker.io/vgpu-test/probe:1"
 PAUSE_IMAGE = "docker.io/vgpu-test/pause:1"
 _CLUSTERS = itertools.count()
-
-_RBAC = "rbac.authorization.k8s.io"
-_OBJECTS: tuple[tuple[str, dict[str, object]], ...] = (
-    ("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}),
-    (
-        f"/apis/{_RBAC}/v1/clusterrolebindings",
-        {
-            "metadata": {"name": "vgpu-scheduler-cache"},
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
-        },
-    ),
-    (
-        "/apis/node.k8s.io/v1/runtimeclasses",
-        {
-            "metadata": {"name": "vgpu"},
-            "handler": "vgpu",
-            "scheduling": {"nodeSelector": {"vgpu.dev/node": "true"}},
-        },
-    ),
-)
 
 
 class Cluster:
@@ -86,6 +68,7 @@ class Cluster:
             find_installed("etcd"),
             find_built("kube-apiserver"),
             self._apiserver_flags(),
+            self.authority.certificate,
         )
         self.kubeconfig = folder / "kubeconfig"
         self.gpu = SimulatedGpu.create(
@@ -149,6 +132,12 @@ class Cluster:
         """Return the node as the API server has it."""
         return self.plane.request("GET", f"/api/v1/nodes/{NODE}")
 
+    def address(self, service: str, port: str) -> str:
+        """Return ADDRESS:PORT of a Service of ours."""
+        spec = next(each["spec"] for each in self._services if each["metadata"]["name"] == service)
+        number = next(each["port"] for each in spec["ports"] if each["name"] == port)
+        return f"{spec['clusterIP']}:{number}"
+
     def logs(self) -> dict[str, str]:
         """Return the last words of every part."""
         words = {each.name: each.last_words() for each in self.processes}
@@ -165,6 +154,8 @@ class Cluster:
         self._ending.callback(_try, "umount", "-l", str(self.folder))
         subprocess.run(["mount", "--make-shared", self.folder], check=True)
         self._ending.callback(unmount_below, self.folder)
+        make_cgroup(self.name)
+        self._ending.callback(remove_cgroup, self.name)
         self._build_control_plane()
         self._build_cache()
         self._build_engine()
@@ -235,8 +226,6 @@ class Cluster:
         self.parts["containerd"] = (self.containerd.start, self.containerd.kill)
 
     def _build_kubelet(self) -> None:
-        make_cgroup(self.name)
-        self._ending.callback(remove_cgroup, self.name)
         self.kubelet = Kubelet(
             KubeletSetup(
                 folder=self.folder / "kubelet",
@@ -252,24 +241,29 @@ class Cluster:
         self._add(self.kubelet.process)
 
     def _build_cache(self) -> None:
-        for path, item in _OBJECTS:
-            self.plane.request("POST", path, item)
-        self.replicas = Replicas(self.folder / "cache", self.plane, self.authority)
-        self._ending.callback(self.replicas.close)
         self.start("kube-controller-manager")
-        self.replicas.make_pods()
+        self.release = Release(self.plane, self.kubeconfig, "node.agent=host")
+        self.replicas = Replicas(
+            self.folder / "cache", self.plane, self.release, self.authority.certificate
+        )
+        services = Services()
+        self._ending.callback(services.close)
+        self._services = self.release.services()
+        self.replicas.serve(services, self._services)
         for process in self.replicas.processes:
             self._add(process)
 
     def _make_node(self) -> ClusterNode:
         """Return the node, whose agent proves itself with the kubelet's certificate."""
         cache_lines = [
-            f'address = "127.0.0.1:{self.replicas.leader_service.port}"',
-            f'ca = "{self.authority.certificate}"',
-            f'server_name = "{SERVER_NAME}"',
+            f'address = "{self.address("vgpu-scheduler-cache-leader", "grpc")}"',
+            f'ca = "{self.replicas.certificate_authority}"',
+            f'server_name = "vgpu-scheduler-cache-leader.{NAMESPACE}.svc"',
             f'certificate = "{self.folder}/ca/system-node-{NODE}.pem"',
         ]
-        return ClusterNode(self.folder / "node", self.gpu, cache_lines)
+        agent_lines = [f"dialects = {json.dumps(DIALECTS)}"]
+        kubelet = self.folder / "kubelet" / "lib" / "kubelet"
+        return ClusterNode(self.folder / "node", self.gpu, cache_lines, agent_lines, kubelet)
 
     def _start_agent(self) -> None:
         if not self.node.agent_runs():
@@ -293,8 +287,13 @@ class Cluster:
         )
 
     def _apiserver_flags(self) -> list[str]:
+        serving = self.authority.issue_server("kubernetes.default.svc", file="apiserver-serving")
         caller = self.authority.issue("apiserver", organization="system:masters", file="apiserver")
         return [
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
+            # Of the range for benchmarks, so that it is nobody's network here.
+            f"--service-cluster-ip-range=198.19.{os.getpid() % 256}.0/24",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             f"--client-ca-file={self.authority.certificate}",
@@ -392,6 +391,6 @@ def _address() -> str:
     done = subprocess.run(["ip", "-json", "-4", "address"], check=True, capture_output=True)
     for link in json.loads(done.stdout):
         for address in link["addr_info"]:
-            if address["scope"] == "global":
+            if address["scope"] == "global" and link["ifname"] != "lo":
                 return str(address["local"])
     raise UnavailableError("this host has no IPv4 address but its loopback's; a kubelet needs one")

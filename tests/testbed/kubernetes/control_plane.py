@@ -23,6 +23,7 @@ START_SECONDS = 120.0
 # Pods, nodes and leases are objects alone; whoever tests is everybody who would act on them.
 ALONE = (
     "--authorization-mode=RBAC",
+    "--service-cluster-ip-range=10.0.0.0/24",
     # No controller makes the accounts that it would ask for.
     "--disable-admission-plugins=ServiceAccount",
     # Tests are its only clients and may ask as fast as they can.
@@ -36,12 +37,23 @@ class ControlPlane:
     """One etcd and one API server; either can be killed and started again."""
 
     def __init__(
-        self, folder: Path, etcd: Path, apiserver: Path, flags: Sequence[str] = ALONE
+        self,
+        folder: Path,
+        etcd: Path,
+        apiserver: Path,
+        flags: Sequence[str] = ALONE,
+        certificate_authority: Path | None = None,
     ) -> None:
-        """`flags`: of the API server, beside those that say where everything is."""
+        """`flags`: of the API server, beside those that say where everything is.
+
+        `certificate_authority`: who signed the server's certificate; None: it makes its own.
+        """
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._etcd_port, peer_port, port = (free_port() for _ in range(3))
+        self.certificate_authority = (
+            certificate_authority or folder / "certificates" / "apiserver.crt"
+        )
         self.url = f"https://127.0.0.1:{port}"
         self.service_account_key = folder / "service-account.key"
         self.etcd = Process(
@@ -71,16 +83,10 @@ class ControlPlane:
                 "--service-account-issuer=https://kubernetes.default.svc",
                 f"--service-account-signing-key-file={self.service_account_key}",
                 f"--service-account-key-file={self.service_account_key}",
-                "--service-cluster-ip-range=10.0.0.0/24",
                 *flags,
             ],
             folder / "kube-apiserver.log",
         )
-
-    @property
-    def certificate_authority(self) -> Path:
-        """What signs the server's certificate: itself."""
-        return self._folder / "certificates" / "apiserver.crt"
 
     def start(self) -> None:
         """Start what does not run, and wait until it is ready."""

@@ -100,6 +100,8 @@ class Kubelet:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{setup.cgroup}",
             "enforceNodeAllocatable": [],
+            # The host's network is not the test's.
+            "makeIPTablesUtilChains": False,
             # Not every machine that runs tests is one that a kubelet would call fit.
             "failSwapOn": False,
             "oomScoreAdj": 0,
