@@ -48,7 +48,9 @@ class Alnair(Dialect):
 
     name = "alnair"
 
-    vocabulary = Vocabulary(resources=(MEMORY, CORES), decision_annotations=(CHUNKS, TIME))
+    vocabulary = Vocabulary(
+        resources=(MEMORY, CORES), cores=(CORES,), decision_annotations=(CHUNKS, TIME)
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container asks for memory or compute."""

@@ -78,6 +78,7 @@ class Native(Dialect):
     vocabulary = Vocabulary(
         # A resource of ours that there is not is a misspelt one.
         resources=("vgpu.dev/",),
+        cores=(CORES,),
         annotations=(DEVICES, CARD_POLICY, COMPUTE_MODE, USE_MODEL, USE_UUID),
         decision_annotations=(ALLOCATION, ISOLATION),
     )
