@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,6 +38,7 @@ from runtime_shim.device_plugin.plugins import DevicePlugins
 from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
+from runtime_shim.health import Health
 from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
 from runtime_shim.kubelet import Kubelet
@@ -44,6 +46,7 @@ from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
 from runtime_shim.node_watch import NodeAnswers, PodLookup
+from runtime_shim.probe import Probe
 from runtime_shim.processes import boot_id
 from runtime_shim.readings import remove_readings, write_readings
 from runtime_shim.region import Regions
@@ -90,7 +93,8 @@ class Agent:
         self.cache = CacheClient(config.cache, config.node_name, proof)
         self.answers = NodeAnswers() if in_cluster else None
         self._follow_anew = asyncio.Event()
-        self.inventory = Inventory(PyNvml(config.driver.nvml_library))
+        driver = config.driver
+        self.inventory = Inventory(PyNvml(driver.nvml_library, driver.unified_memory_bytes))
         self.host = Host(config.driver)
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
@@ -110,13 +114,10 @@ class Agent:
             )
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
-        self.calibration = Calibration(
-            paths.state_dir / "contexts.json",
-            # The library's own folder: the two are of one version.
-            paths.library.parent / "vgpu-probe",
-            config.driver.library_dirs,
-            self.inventory,
-        )
+        # The library's own folder: the two are of one version.
+        probe = Probe(paths.library.parent / "vgpu-probe", driver.library_dirs)
+        self.calibration = Calibration(paths.state_dir / "contexts.json", probe, self.inventory)
+        self.health = Health(self.inventory, probe, self._cards_changed, time.monotonic)
         self.creator = Creator(
             config,
             cache=self.cache,
@@ -166,6 +167,7 @@ class Agent:
                 arbitrate(self._config.paths.library.parent / LIBRARY_NAME, self.regions)
             )
             group.create_task(self._look_for_cards())
+            group.create_task(self.health.run())
             group.create_task(self._calibrate_forever())
             group.create_task(self._remove_old_libraries_forever())
 

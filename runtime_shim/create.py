@@ -525,7 +525,8 @@ class Creator:
             return self._inventory.find(part.card_uuid for part in allocation.slices)
         except KeyError as error:
             raise RefusedError(
-                f"card {error.args[0]} of its allocation is not on this host",
+                f"card {error.args[0]} of its allocation cannot be used:"
+                f" {self._inventory.why_not(error.args[0])}",
                 "check the NVIDIA driver; a card that comes back is used again",
             ) from error
 

@@ -28,7 +28,8 @@ from runtime_shim.errors import (
     RefusedError,
 )
 from runtime_shim.host import Host
-from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
+from runtime_shim.probe import Probe
 from runtime_shim.region import Regions
 from runtime_shim.spec import Spec, environment
 from runtime_shim.verdict import Launch, Verdict
@@ -61,6 +62,9 @@ class Cards:
 
     def load(self, uuid: str) -> CardLoad:
         return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
+
+    def xids(self) -> list[Xid]:
+        return []
 
 
 class Cache:
@@ -128,9 +132,8 @@ class Node:
         self.regions = Regions(folder / "run" / "containers")
         self.inventory = Inventory(Cards())
         self.claims = Claims(self.store, self.regions, self.cache, lambda: None)
-        self.calibration = Calibration(
-            folder / "contexts.json", folder / "none", (), self.inventory
-        )
+        probe = Probe(folder / "none", ())
+        self.calibration = Calibration(folder / "contexts.json", probe, self.inventory)
         self.host = Host(self.config.driver)
         self.creator = Creator(
             self.config,
@@ -468,7 +471,7 @@ def _whole() -> pb.Allocation:
         (_whole(), "does not fit the request"),
         (
             allocation(part("GPU-00000000-0000-4000-8000-000000000009")),
-            "000009 of its allocation is not on this host",
+            "000009 of its allocation cannot be used: it is not on this host",
         ),
     ],
 )
