@@ -266,9 +266,9 @@ def test_a_node_is_described_by_us_and_managed_by_people(
     metadata: dict[str, Any], people: bool, kubelet: bool, ours: bool
 ) -> None:
     for before, after in ((node(), node(**metadata)), (node(**metadata), node())):
-        assert node_update(before, after, ALICE, "people") is not people
-        assert node_update(before, after, "system:node:node-1", "system:nodes") is not kubelet
-        assert node_update(before, after, US, "system:serviceaccounts") is not ours
+        assert bool(node_update(before, after, ALICE, "people")) is not people
+        assert bool(node_update(before, after, "system:node:node-1", "system:nodes")) is not kubelet
+        assert bool(node_update(before, after, US, "system:serviceaccounts")) is not ours
     assert not node_update(node(**metadata), node(**metadata), "system:node:n", "system:nodes")
 
 
