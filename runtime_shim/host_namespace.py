@@ -141,13 +141,19 @@ def _library_folders(interpreter: str) -> Iterable[str]:
     return dict.fromkeys(_in_image(each) for each in folders)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--host-pid",
+    default=1,
+    show_default=True,
+    help="A process of the host, whose mount namespace is entered.",
+)
 @click.argument("program", type=click.Choice(sorted(PROGRAMS)))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def main(program: str, arguments: Sequence[str]) -> None:
+def main(host_pid: int, program: str, arguments: Sequence[str]) -> None:
     """Run PROGRAM of this image in the host's mount namespace."""
     try:
-        run(program, arguments)
+        run(program, arguments, host_pid)
     except HostNamespaceError as error:
         raise click.ClickException(str(error)) from error
 
