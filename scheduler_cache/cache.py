@@ -27,6 +27,7 @@ from scheduler_cache.fit import (
     with_allocation,
     without_allocation,
 )
+from scheduler_cache.isolation import Isolation
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -86,6 +87,8 @@ class Report:
     """Allocation ids of containers with a live process."""
     claims: tuple[Claim, ...]
     """Every claim that the node knows, with `request` None."""
+    isolation: tuple[Isolation, ...] = ()
+    """Kubernetes: what became of the latest start of each container that was to have a slice."""
 
 
 class Cache:

@@ -33,7 +33,7 @@ from scheduler_cache.dialects.dialect import (
     StatedSlice,
     tried,
 )
-from scheduler_cache.dialects.native import NATIVE
+from scheduler_cache.dialects.native import ISOLATION, NATIVE
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import (
     NoSliceError,
@@ -311,13 +311,18 @@ class Cluster:
         """
         changed: set[str] = set()
         pods: set[str] = set()
+        last_of_gang = self._gang_ends()
         for uid in list(self._restless):
             record = self._records.get(uid)
             if record is None or not record.restless:
                 self._restless.discard(uid)
                 continue
             assumed = record.assumed
-            if assumed and record.lapses and now_ns >= assumed.expires_ns:
+            if (
+                assumed
+                and record.lapses
+                and now_ns >= last_of_gang.get(record.pod.gang_key, assumed.expires_ns)
+            ):
                 changed |= self._drop_assumption(record)
                 pods.add(uid)
             if record.ending and self._lost(record.node_name, now_ns):
@@ -330,6 +335,21 @@ class Cluster:
         deltas = self._settle((changed, pods), now_ns)
         self._forget_nodes(deltas, now_ns)
         return deltas
+
+    def _gang_ends(self) -> dict[tuple[str, str], int]:
+        """Return when the reservations of each gang lapse: all with the last one of them.
+
+        A gang that lost one reservation and kept another would start in part.
+        """
+        ends: dict[tuple[str, str], int] = {}
+        for uid in self._restless:
+            record = self._records.get(uid)
+            if record is None or record.assumed is None or not record.lapses:
+                continue
+            if record.pod.gang:
+                key = record.pod.gang_key
+                ends[key] = max(ends.get(key, 0), record.assumed.expires_ns)
+        return ends
 
     # The leader's decisions
 
@@ -504,6 +524,12 @@ class Cluster:
         inputs = self._nodes.get(node_name)
         return inputs.report if inputs else None
 
+    def unfinished(self, node_name: str) -> list[Record]:
+        """Return the pods that are bound there and wait for another system's plugin."""
+        inputs = self._nodes.get(node_name)
+        records = (self._records[uid] for uid in inputs.uids) if inputs else ()
+        return [each for each in records if each.unfinished and not each.gone]
+
     def reported_ns(self, node_name: str) -> int | None:
         """Return when a node last reported to this process, on its clock; None: never."""
         inputs = self._nodes.get(node_name)
@@ -536,6 +562,8 @@ class Cluster:
             decision=reading.decision,
             decision_error=reading.decision_error,
             groups=reading.groups,
+            unfinished=reading.unfinished,
+            isolation=intern(pod.annotations.get(ISOLATION, "")),
             # What the API server says of a bound pod replaces what we assumed of it.
             assumed=known.assumed if known and not pod.node_name and not pod.terminal else None,
             finished=known.finished and pod.terminal if known else False,

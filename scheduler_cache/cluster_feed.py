@@ -155,8 +155,7 @@ class Feed:
             follower(deltas)
         self._watchers.publish(deltas.watch)
         self.waiting.wake(deltas)
-        if deltas.notices or deltas.evict:
-            self._chores(deltas)
+        self._chores(deltas)
 
     def _applied(
         self, apply: Callable[[Mapping[str, Any], int], Deltas]

@@ -101,7 +101,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
 
         def chores(deltas: Deltas) -> None:
             for each in leaders:
-                each.chores(deltas)
+                each.upkeep.changed(deltas)
 
         feed = Feed(client, cluster, watchers, chores=chores, timing=timing)
         election = Election(
@@ -123,7 +123,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             feed,
             election,
             metrics,
-            dialects.native,
+            dialects,
             namespace=kubernetes.namespace,
             pod_name=kubernetes.own_pod,
         )
@@ -138,7 +138,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 metrics,
                 who=who,
                 check_leading=leader.check,
-                reported=leader.reported,
+                reported=leader.upkeep.reported,
             )
 
         servers, addresses = await _listen(stack, config, client, health, service)

@@ -81,11 +81,18 @@ class Pod:
     """Init containers and sidecars in the order of the spec, then the others in theirs."""
     terminal: bool = False
     """Its phase is Succeeded or Failed."""
+    admitted: bool = False
+    """Its kubelet has taken it in: it says how far the containers are."""
     init_finished: bool = False
     """Its last ordinary init container has succeeded."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def gang_key(self) -> tuple[str, str]:
+        """Its namespace and its gang."""
+        return self.namespace, self.gang
 
     @property
     def app_containers(self) -> tuple[Container, ...]:
@@ -137,6 +144,7 @@ def pod_of(source: Mapping[str, Any]) -> Pod:
         annotations=_strings(metadata.get("annotations")),
         containers=inits + apps,
         terminal=status.get("phase") in ("Succeeded", "Failed"),
+        admitted=bool(status.get("containerStatuses") or status.get("initContainerStatuses")),
         init_finished=ordinary <= succeeded,
     )
 

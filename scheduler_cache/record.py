@@ -57,6 +57,10 @@ class Record:
     decision: Decision | None = None
     decision_error: str = ""
     groups: Mapping[str, str] = field(default_factory=dict)
+    unfinished: str = ""
+    """The dialect whose scheduler waits for its plugin to do something about the pod."""
+    isolation: str = ""
+    """What its annotation `vgpu.dev/isolation` says."""
     assumed: Assumption | None = None
     gone: bool = False
     """The API server no longer knows it."""

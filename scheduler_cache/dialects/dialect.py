@@ -124,6 +124,8 @@ class Vocabulary:
     mistake."""
     annotations: tuple[str, ...] = ()
     """What a pod's author writes; they belong to the request, so that they never change."""
+    asking_annotations: tuple[str, ...] = ()
+    """Those of `annotations` that ask without any resource."""
     decision_annotations: tuple[str, ...] = ()
     """What the scheduler or its node side writes."""
     decision_labels: tuple[str, ...] = ()
@@ -201,11 +203,21 @@ class Dialect(ABC):
         """Return the node patch that opens the dialect's lock where `pod` holds it (join mode)."""
         return {}
 
-    def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
-        """Return the annotation patch that does the plugin's half of the handshake (join mode).
+    def unfinished(self, pod: Pod) -> bool:
+        """Return whether the plugin's half of the handshake is still to be done (join mode)."""
+        return False
 
-        Called once a container's slices have been handed to its node; None deletes a key. Applying
-        it again gives an empty patch.
+    def encode_completion(self, pod: Pod, *, admitted: bool) -> dict[str, str]:
+        """Return the annotations that do the plugin's half of the handshake (join mode).
+
+        `admitted`: the kubelet has taken the pod in, which is when it asks a plugin for all of the
+        pod's devices; else it has turned it away. Empty where the handshake is done.
+        """
+        return {}
+
+    def encode_liveness(self, node: KubeNode, now: datetime) -> dict[str, str]:
+        """Return the node annotations by which a plugin that is asked for says that it lives (join
+        mode).
         """
         return {}
 

@@ -38,6 +38,8 @@ class Reading:
     decision_error: str = ""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Group names that this pod ties to a card's UUID."""
+    unfinished: str = ""
+    """The dialect whose scheduler waits for a plugin to do its half; empty: none."""
 
 
 class Dialects:
@@ -78,6 +80,8 @@ class Dialects:
             decision=decision,
             decision_error=decision_error,
             groups=groups,
+            # Whatever else is wrong with the pod: a lock that its scheduler holds must not stay.
+            unfinished=next((each.name for each in self.foreign if each.unfinished(pod)), ""),
         )
 
     def parse_request(self, pod: Pod) -> PodRequest | None:
