@@ -83,7 +83,41 @@ class AdmissionConfig:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtenderConfig:
+    """How kube-scheduler is answered: the table `[kubernetes.extender]`."""
+
+    listen: tuple[str, ...] = ()
+    """HOST:PORT. Empty: no extender is served."""
+    plain: bool = False
+    """Without TLS, on loopback alone: for a scheduler that runs beside this replica."""
+    certificate: str = ""
+    """Empty: `kubernetes.certificate` and `kubernetes.key`."""
+    key: str = ""
+    client_ca: str = ""
+    """Who signs the schedulers' certificates; empty: `kubernetes.client_ca`."""
+    client_names: tuple[str, ...] = ("system:kube-scheduler",)
+    """Common names that a scheduler's certificate may carry. Never empty: the cluster's CA signs
+    every kubelet's certificate, too, and no kubelet may bind pods."""
+    scheduler_names: tuple[str, ...] = ("vgpu-scheduler",)
+    """Only pods of these are bound."""
+    bind_wait_seconds: float = 2.0
+    """How long a bind waits for the news of its pod: what a watch is late under load, and less than
+    the scheduler's httpTimeout."""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("kubernetes.extender: give certificate and key, or neither")
+        if not self.client_names or not all(self.client_names):
+            raise ConfigError("kubernetes.extender: client_names is empty, or has an empty name")
+        if not self.scheduler_names or not all(self.scheduler_names):
+            raise ConfigError("kubernetes.extender: scheduler_names is empty, or has an empty name")
+        if self.bind_wait_seconds < 0:
+            raise ConfigError("kubernetes.extender: bind_wait_seconds must not be negative")
+
+
 _ADMISSION = AdmissionConfig()
+_EXTENDER = ExtenderConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +158,7 @@ class KubernetesConfig:
     eviction_seconds: float = 340.0
     """A node whose Lease has not changed for so long is lost, and its pods hold nothing."""
     admission: AdmissionConfig = _ADMISSION
+    extender: ExtenderConfig = _EXTENDER
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_seconds < self.renew_seconds < self.lease_seconds:

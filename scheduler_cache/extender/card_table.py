@@ -189,6 +189,11 @@ class CardTable:
         found = map(self._at.get, names, repeat(-1))
         return np.fromiter(found, np.int64, len(names))
 
+    def refuse(self, columns: Places, why: str) -> bool:
+        """Return whether a card of some columns is refused for exactly this reason."""
+        index = self._refusals.get(why)
+        return index is not None and bool((self._refusal[:, columns] == index).any())
+
     def changed_since(self, version: int) -> Places:
         """Return the columns that changed after a version."""
         return np.flatnonzero(self._changed > version)

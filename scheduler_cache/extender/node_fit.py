@@ -18,6 +18,7 @@ from scheduler_cache.extender.card_table import CardTable, Counts, Mask, Places
 from scheduler_cache.extender.reasons import NOT_KNOWN, sentences
 from scheduler_cache.extender.shape import Shape
 from scheduler_cache.extender.vector_fit import Scores, VectorFit
+from scheduler_cache.inventory import NOT_REPORTED
 from scheduler_cache.model import CardPolicy
 from scheduler_cache.node_view import NodeView
 
@@ -36,6 +37,9 @@ class Filtered:
     """By node: one sentence. Something may end there, or be preempted."""
     unresolvable: dict[str, str] = field(default_factory=dict)
     """By node: it would not fit even if nobody held anything."""
+    unheard: bool = False
+    """Nothing fits, and some of the nodes have not told this replica what they hold: a replica that
+    hears reports would know better."""
 
 
 class NodeFit:
@@ -86,7 +90,10 @@ class NodeFit:
             )
         )
         return Filtered(
-            fitting=list(compress(named, fits.tolist())), failed=failed, unresolvable=unresolvable
+            fitting=list(compress(named, fits.tolist())),
+            failed=failed,
+            unresolvable=unresolvable,
+            unheard=not fits.any() and self._table.refuse(where[known], NOT_REPORTED),
         )
 
     def why_not(self, shape: Shape, names: Sequence[str]) -> dict[str, str]:

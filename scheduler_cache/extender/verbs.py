@@ -86,6 +86,7 @@ class Extender:
             fitting=[name for name in result.fitting if name not in taken],
             failed=result.failed | taken,
             unresolvable=result.unresolvable,
+            unheard=result.unheard,
         )
 
     def prioritize(self, source: objects.Pod, names: list[str]) -> list[int]:
@@ -152,7 +153,7 @@ class Extender:
         pod = pod_of(source)
         known = self._cluster.record(pod.uid)
         if known is not None and known.pod.version == pod.version != 0:
-            return _Asked(pod, known.request, known.request_error)
+            return _Asked(known.pod, known.request, known.request_error)
         try:
             return _Asked(pod, self._dialects.parse_request(pod))
         except (DialectError, InvalidRequestError) as error:
