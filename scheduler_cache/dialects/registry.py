@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,6 +48,11 @@ class Dialects:
     def __init__(self, native: Native, others: Iterable[Dialect] = ()) -> None:
         self.native = native
         self._by_name: dict[str, Dialect] = {each.name: each for each in (native, *others)}
+        self.foreign = tuple(each for each in self._by_name.values() if each is not native)
+        """All but our own."""
+        # Most dialects have neither, and every pod of the cluster is read.
+        self._grouping = _overriding(self.foreign, Dialect.card_groups)
+        self._shaking = _overriding(self.foreign, Dialect.unfinished)
 
     def __iter__(self) -> Iterator[Dialect]:
         return iter(self._by_name.values())
@@ -59,18 +64,13 @@ class Dialects:
         """Return the dialect of a name that is known here."""
         return self._by_name[name]
 
-    @property
-    def foreign(self) -> tuple[Dialect, ...]:
-        """All but our own."""
-        return tuple(each for each in self._by_name.values() if each is not self.native)
-
     def read(self, pod: Pod) -> Reading:
         """Return everything that the pod says; never raises."""
         request, request_error = tried(lambda: self._request(pod))
         spoken = request.dialect if request else ""
         decision, decision_error = tried(lambda: self._decision(pod, spoken))
         groups: dict[str, str] = {}
-        for each in self.foreign:
+        for each in self._grouping:
             found, error = tried(partial(each.card_groups, pod))
             groups.update(found or {})
             decision_error = decision_error or error
@@ -81,7 +81,7 @@ class Dialects:
             decision_error=decision_error,
             groups=groups,
             # Whatever else is wrong with the pod: a lock that its scheduler holds must not stay.
-            unfinished=next((each.name for each in self.foreign if each.unfinished(pod)), ""),
+            unfinished=next((each.name for each in self._shaking if each.unfinished(pod)), ""),
         )
 
     def parse_request(self, pod: Pod) -> PodRequest | None:
@@ -158,3 +158,9 @@ def every_dialect(
             Alnair(),
         ),
     )
+
+
+def _overriding(dialects: Iterable[Dialect], method: Callable[..., object]) -> tuple[Dialect, ...]:
+    """Return the dialects whose class has a method of its own."""
+    name = method.__name__
+    return tuple(each for each in dialects if getattr(type(each), name) is not method)
