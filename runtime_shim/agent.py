@@ -41,6 +41,7 @@ from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.health import Health
 from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
+from runtime_shim.isolation import Isolation
 from runtime_shim.kubelet import Kubelet
 from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
@@ -53,6 +54,7 @@ from runtime_shim.region import Regions
 from runtime_shim.threads import in_thread
 from runtime_shim.tls import CredentialsError, Proof, needs_proof
 from runtime_shim.verdict import VerdictServer, listen
+from runtime_shim.voucher import Voucher
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +108,15 @@ class Agent:
             self.pods = PodLookup(
                 config, self.cache.node_name, self.answers, self.cache, self.store, self.counters
             )
+        self.isolation = Isolation(self._report_wanted.set, time.monotonic)
         self.plugins = None
+        voucher = None
         if in_cluster:
             kubelet = Kubelet(config.device_plugin.kubelet_dir)
-            self.plugins = DevicePlugins(
-                resources_of(config.device_plugin), kubelet, self._card_messages
-            )
+            resources = resources_of(config.device_plugin)
+            self.plugins = DevicePlugins(resources, kubelet, self._card_messages)
+            own = frozenset(each.name for each in resources)
+            voucher = Voucher(config.device_plugin, kubelet, own, self.inventory, self.host)
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
         # The library's own folder: the two are of one version.
@@ -129,6 +134,8 @@ class Agent:
             host=self.host,
             counters=self.counters,
             pods=self.pods,
+            voucher=voucher,
+            isolation=self.isolation,
         )
 
     async def prepare(self) -> None:
@@ -318,8 +325,14 @@ class Agent:
                     ready=ready,
                     boot_id=self._boot_id,
                     agent_version=__version__,
+                    isolation=self._isolation_messages(),
                 )
             )
+
+    def _isolation_messages(self) -> list[pb.ContainerIsolation]:
+        if self.answers is None:
+            return []
+        return self.isolation.messages(answer.allocation for answer, _ in self.claims.running())
 
     def _card_messages(self) -> list[pb.Card]:
         return self.inventory.messages(self._config.policy.slots_per_card)

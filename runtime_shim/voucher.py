@@ -17,7 +17,13 @@ from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.kubelet import ContainerKey, Devices, KubeletError
 from runtime_shim.spec import Spec
 from runtime_shim.strip import gpu_devices
-from runtime_shim.vouching import Asked, asked_cards, contradiction, given_cards, whole_cards
+from runtime_shim.vouching import (
+    Asked,
+    asked_cards,
+    cards_by_name,
+    contradiction,
+    whole_cards,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +62,10 @@ class Voucher:
         self._turn = asyncio.Lock()
         self._listed: Mapping[ContainerKey, Devices] = {}
         self._asked_at = float("-inf")
+
+    def needs_gpu_runtime(self, spec: Spec) -> bool:
+        """Tell whether a spec only names its cards, so that another runtime must bring them."""
+        return bool(asked_cards(spec).names) and not self._devices(spec, ())
 
     async def vouches(self, identity: Identity, spec: Spec, seconds: float) -> bool:
         """Tell whether the kubelet gave this container exactly the cards that its spec opens.
@@ -116,14 +126,12 @@ class Voucher:
 
     def _objection(self, devices: Devices, asked: Asked, spec: Spec) -> str:
         """Return why these devices do not cover what the spec opens; empty when they do."""
-        names = whole_cards(devices, self._settings.whole_card_resources, self._own)
-        if not names:
-            return "the kubelet gave it no whole card"
-        cards = self._inventory.cards
-        objection = contradiction(asked, names, cards)
+        given = whole_cards(devices, self._settings.whole_card_resources, self._own)
+        by_name = cards_by_name(self._inventory.cards, indices_moved=self._inventory.indices_moved)
+        objection = contradiction(asked, given, by_name)
         if objection:
             return objection
-        others = self._devices(spec, given_cards(names, cards) or ())
+        others = self._devices(spec, [by_name[name] for name in given])
         return others[0] if others else ""
 
     def _devices(self, spec: Spec, given: Collection[CardFacts]) -> list[str]:

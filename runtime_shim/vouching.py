@@ -9,7 +9,7 @@ is not vouched for.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,33 +71,31 @@ def whole_cards(
     )
 
 
-def given_cards(names: Iterable[str], cards: Sequence[CardFacts]) -> list[CardFacts] | None:
-    """Return the cards of these names; None when one of them is no card of this host for certain.
+def cards_by_name(cards: Sequence[CardFacts], *, indices_moved: bool) -> dict[str, CardFacts]:
+    """Return this host's cards by everything that certainly names them.
 
-    While a card is lost, indices may have moved, and only UUIDs count.
+    An index names whatever comes at that place, so that it counts only as long as none has moved
+    and none is lost: the kubelet's plugin may have counted before.
     """
     by_name = {card.uuid: card for card in cards}
-    if not any(card.lost for card in cards):
+    if not indices_moved and not any(card.lost for card in cards):
         by_name |= {card.index: card for card in cards if card.index}
-    found = [by_name.get(name) for name in names]
-    known = [card for card in found if card is not None]
-    return known if len(known) == len(found) else None
+    return by_name
 
 
-def contradiction(asked: Asked, given: Iterable[str], cards: Sequence[CardFacts]) -> str:
-    """Return why the kubelet's `given` cards are not exactly the ones that are asked for.
+def contradiction(asked: Asked, given: Collection[str], by_name: Mapping[str, CardFacts]) -> str:
+    """Return why the cards that the kubelet gave are not exactly the ones that a spec names.
 
     Empty: they are, or the spec names none.
     """
-    theirs = given_cards(given, cards)
-    if theirs is None:
-        return "what the kubelet gave it is no card of this host"
-    if not asked.names:
-        return ""
-    wanted = given_cards(asked.names, cards)
-    if wanted is None:
-        return "it names what is no card of this host"
-    if {card.uuid for card in wanted} != {card.uuid for card in theirs}:
+    if not given:
+        return "the kubelet gave it no whole card"
+    if not by_name.keys() >= set(given):
+        return "what the kubelet gave it is, for all that is known, no card of this host"
+    if not by_name.keys() >= asked.names:
+        return "it names what is, for all that is known, no card of this host"
+    wanted = {by_name[name].uuid for name in asked.names}
+    if wanted and wanted != {by_name[name].uuid for name in given}:
         return "it names other cards than the kubelet gave it"
     return ""
 

@@ -29,7 +29,8 @@ class ClusterNode(Node):
         """`cache_lines`: the table `[cache]` of agent.toml; `agent_lines`: the rest of the table
         `[device_plugin]`, and more. `kubelet_dir`: a kubelet's own; None: there is none.
         """
-        kubelet = ["[device_plugin]", f'kubelet_dir = "{kubelet_dir or directory / "kubelet"}"']
+        self.kubelet_dir = kubelet_dir or directory / "kubelet"
+        kubelet = ["[device_plugin]", f'kubelet_dir = "{self.kubelet_dir}"']
         super().__init__(directory, gpu, agent_lines=[*kubelet, *agent_lines])
         path = directory / "agent.toml"
         text = path.read_text().replace('mode = "local"', 'mode = "kubernetes"')

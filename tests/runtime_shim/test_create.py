@@ -53,6 +53,7 @@ class Cards:
                 memory_bytes=8 * GIB,
                 minor=minor,
                 pci_bus_id=f"0000:0{minor}:00.0",
+                index=str(minor),
             )
             for minor, uuid in enumerate((CARD, OTHER_CARD))
         ]
