@@ -20,7 +20,9 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_server
 
 from scheduler_cache import cluster_extender
+from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.cluster import Cluster, Deltas
+from scheduler_cache.cluster_admission import Admission
 from scheduler_cache.cluster_extender import ExtenderService
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader, epoch_floor
@@ -164,13 +166,15 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             cluster_extender.serving(extender, kubernetes, config.drain_seconds)
         )
         port = await _serve_http(stack, kubernetes, metrics, feed)
+        admission = Admission(client, kubernetes, rules_of(kubernetes, dialects), metrics.registry)
+        admitting = asyncio.create_task(admission.run(config.drain_seconds), name="admission")
         following = asyncio.create_task(feed.run(), name="feed")
         campaigning = asyncio.create_task(_campaign(feed, health, election, leader))
         logger.info(
             "serving",
             extra={"listen": addresses, "extender": extended, "replica": election.identity},
         )
-        failed = asyncio.create_task(_first_failure(following, campaigning))
+        failed = asyncio.create_task(_first_failure(following, campaigning, admitting))
         try:
             yield Running(
                 cluster=cluster,
@@ -181,6 +185,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 addresses=tuple(addresses),
                 metrics_port=port,
                 extender_addresses=tuple(extended),
+                admission=admission,
             )
         finally:
             failed.cancel()
@@ -197,6 +202,8 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             watchers.close("this replica of the scheduler cache is shutting down; retry")
             await asyncio.gather(*(server.stop(config.drain_seconds) for server in servers))
             await _ended(following)
+            # Last, so that pods are let in for as long as others still come here.
+            await _ended(admitting)
 
 
 async def _campaign(feed: Feed, health: Health, election: Election, leader: Leader) -> None:

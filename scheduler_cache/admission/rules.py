@@ -62,8 +62,13 @@ class Rules:
         return tuple(name for each in self.spoken for name in each.vocabulary.resources)
 
     @cached_property
+    def asking_annotations(self) -> tuple[str, ...]:
+        """By which pods ask without any resource."""
+        return tuple(name for each in self.spoken for name in each.vocabulary.asking_annotations)
+
+    @cached_property
     def request_annotations(self) -> tuple[str, ...]:
-        """By which pods ask."""
+        """Which belong to what a pod asks for."""
         return tuple(
             dict.fromkeys(name for each in self.spoken for name in each.vocabulary.annotations)
         )

@@ -57,6 +57,7 @@ class Kai(Dialect):
 
     vocabulary = Vocabulary(
         annotations=(FRACTION, MEMORY, DEVICES, CONTAINER),
+        asking_annotations=(FRACTION, MEMORY),
         decision_labels=(GROUP, f"{GROUP}/"),
     )
 

@@ -80,6 +80,7 @@ class Native(Dialect):
         resources=("vgpu.dev/",),
         cores=(CORES,),
         annotations=(DEVICES, CARD_POLICY, COMPUTE_MODE, USE_MODEL, USE_UUID),
+        asking_annotations=(DEVICES,),
         decision_annotations=(ALLOCATION, ISOLATION),
     )
 
