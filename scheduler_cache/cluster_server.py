@@ -75,6 +75,7 @@ class Running:
     """Of the TLS listeners, with their true ports; certificates first."""
     metrics_port: int
     extender_addresses: tuple[str, ...]
+    admission: Admission
 
 
 async def serve(config: Config) -> None:
