@@ -51,6 +51,7 @@ from runtime_shim.probe import Probe
 from runtime_shim.processes import boot_id
 from runtime_shim.readings import remove_readings, write_readings
 from runtime_shim.region import Regions
+from runtime_shim.report_echo import ReportEcho
 from runtime_shim.threads import in_thread
 from runtime_shim.tls import CredentialsError, Proof, needs_proof
 from runtime_shim.verdict import VerdictServer, listen
@@ -87,6 +88,7 @@ class Agent:
         self._boot_id = boot_id()
         self._report_wanted = asyncio.Event()
         self._report_lock = asyncio.Lock()
+        self._echo = ReportEcho(self._report_wanted.set)
         self._cache_connected = False
         self._readings_kept = True
         self.counters = Counters()
@@ -314,13 +316,12 @@ class Agent:
             self._report_wanted.clear()
             ready = await in_thread(self._ready)
             claims = self.claims.reports()
+            running = [claim.allocation.allocation_id for claim in claims if claim.state == RUNNING]
             await self.cache.report(
                 pb.ReportNodeRequest(
                     node_name=self.cache.node_name,
                     cards=self._card_messages(),
-                    running_allocation_ids=[
-                        claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
-                    ],
+                    running_allocation_ids=running,
                     claims=claims,
                     ready=ready,
                     boot_id=self._boot_id,
@@ -328,6 +329,8 @@ class Agent:
                     isolation=self._isolation_messages(),
                 )
             )
+            if self.answers is not None:
+                self._echo.reported(running)
 
     def _isolation_messages(self) -> list[pb.ContainerIsolation]:
         if self.answers is None:

@@ -279,6 +279,7 @@ class Creator:
         creation.step = "policy"
         self._check_policy(creation, facts)
         creation.step = "cache"
+        snapshots = pods.snapshots
         allocation = await pods.find(
             identity, container_uuid, launch.container_id, self._seconds_left(launch)
         )
@@ -303,11 +304,17 @@ class Creator:
                     f"container {other[:12]} still runs with its slice",
                     "it starts once that one has ended",
                 )
-            if pods.is_gone(allocation.allocation_id):
+            if pods.is_gone(allocation.allocation_id, snapshots):
                 raise RefusedError(
                     "its slice was taken back while it started",
                     "a pod that was deleted is not started again",
                 )
+            latest = pods.latest(allocation)
+            if latest != allocation:
+                check_allocation(latest)
+                allocation, cards = latest, self._cards(latest)
+                if _gives_whole_cards(allocation, cards) != (plan.library is None):
+                    raise RefusedError("its slice changed while it started", "it is started again")
             answer = self._answer(creation, plan, allocation)
             creation.step = "files"
             self._claims.started(answer, launch.launcher_pidfd)
