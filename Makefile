@@ -92,11 +92,13 @@ device: $(SETUP) $(PRODUCTS)
 install: $(SETUP) $(PRODUCTS)
 	scripts/install "$(DESTDIR)" "$(PREFIX)" "$(VERSION)"
 
+KUBE_PROGRAMS := kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl helm
 # Exit 3 of scripts/kube-program: what the tier needs cannot be had here, so that it was not run.
-e2e: $(SETUP) $(PRODUCTS)
+E2E_MARK := $(if $(QUICK),e2e_quick,e2e)
+e2e: $(SETUP) $(PRODUCTS) $(FAKES)
 	scripts/setup e2e
-	scripts/kube-program kube-apiserver >/dev/null
-	$(PY) -m pytest -q -m e2e
+	for name in $(KUBE_PROGRAMS); do scripts/kube-program $$name >/dev/null || exit; done
+	$(PY) -m pytest -q -m $(E2E_MARK) tests/e2e
 
 # Each target for SECONDS, as many at once as there are processors.
 fuzz: SECONDS ?= 600

@@ -77,6 +77,10 @@ class Containerd:
         if self._daemon is not None:
             self._daemon.stop()
 
+    def runs(self) -> bool:
+        """Return whether the daemon was started and has not ended."""
+        return self._daemon is not None and self._daemon.runs()
+
     def kill(self) -> None:
         """End the daemon with SIGKILL; its containers run on."""
         if self._daemon is not None:

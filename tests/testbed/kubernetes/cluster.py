@@ -13,9 +13,11 @@ driver's file through containerd's base spec, so that their own specs need not m
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -29,6 +31,7 @@ import grpc
 
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.node.clusters import ClusterNode
+from tests.testbed import BUILD
 from tests.testbed.certificates import NODES_ORGANIZATION, CertificateAuthority
 from tests.testbed.engines.base import unmount_below
 from tests.testbed.engines.containerd import Containerd, docker_archive
@@ -85,7 +88,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self._build()
-        except BaseException:
+        except BaseException as error:
+            for name, words in self.logs().items():
+                error.add_note(f"{name}'s last words:\n{words}")
             self._ending.close()
             raise
         return self
@@ -141,9 +146,12 @@ class Cluster:
     def logs(self) -> dict[str, str]:
         """Return the last words of every part."""
         words = {each.name: each.last_words() for each in self.processes}
-        words["agent"] = self.node.log("agent")[-4000:] if hasattr(self, "node") else ""
-        file = self.folder / "containerd" / "containerd.log"
-        words["containerd"] = file.read_text(errors="replace")[-4000:] if file.exists() else ""
+        for name, file in (
+            ("agent", "node/agent.log"),
+            ("containerd", "containerd/containerd.log"),
+        ):
+            log = self.folder / file
+            words[name] = log.read_text(errors="replace")[-4000:] if log.exists() else ""
         return words
 
     # -- inside ----------------------------------------------------------------------------
@@ -163,6 +171,7 @@ class Cluster:
         self.parts["agent"] = (self._start_agent, self._kill_agent)
         self._ending.callback(self.node.stop_agent)
         self.whole()
+        wait_until(self._labelled, f"{NODE} has a label", timeout_seconds=START_SECONDS)
 
     def _build_control_plane(self) -> None:
         self._ending.callback(self.plane.stop)
@@ -223,7 +232,7 @@ class Cluster:
             self.containerd.import_image(archive, "k8s.io")
             archive.unlink()
         self._ending.callback(self._remove_sandboxes)
-        self.parts["containerd"] = (self.containerd.start, self.containerd.kill)
+        self.parts["containerd"] = (self._start_engine, self.containerd.kill)
 
     def _build_kubelet(self) -> None:
         self.kubelet = Kubelet(
@@ -252,6 +261,8 @@ class Cluster:
         self.replicas.serve(services, self._services)
         for process in self.replicas.processes:
             self._add(process)
+        log = self.folder / "vgpu-scheduler.log"
+        self._add(Process("vgpu-scheduler", self._second_scheduler(), log))
 
     def _make_node(self) -> ClusterNode:
         """Return the node, whose agent proves itself with the kubelet's certificate."""
@@ -263,7 +274,13 @@ class Cluster:
         ]
         agent_lines = [f"dialects = {json.dumps(DIALECTS)}"]
         kubelet = self.folder / "kubelet" / "lib" / "kubelet"
-        return ClusterNode(self.folder / "node", self.gpu, cache_lines, agent_lines, kubelet)
+        node = ClusterNode(self.folder / "node", self.gpu, cache_lines, agent_lines, kubelet)
+        shutil.copy2(BUILD / "libvgpu-arbiter.so", node.library.parent)
+        return node
+
+    def _start_engine(self) -> None:
+        if not self.containerd.runs():
+            self.containerd.start()
 
     def _start_agent(self) -> None:
         if not self.node.agent_runs():
@@ -280,7 +297,9 @@ class Cluster:
     def _client(self, name: str, organization: str = "") -> Path:
         """Return a kubeconfig of a part of the cluster, with a certificate of its own."""
         file = name.replace(":", "-")
-        proof = self.authority.issue(name, organization=organization, file=file)
+        proof = self.authority.issue(
+            name, organization=organization, expires_in=datetime.timedelta(days=1), file=file
+        )
         return self.plane.kubeconfig(
             self.folder / f"{file}.kubeconfig",
             {"client-certificate": str(proof.certificate), "client-key": str(proof.key)},
@@ -300,6 +319,35 @@ class Cluster:
             f"--kubelet-client-certificate={caller.certificate}",
             f"--kubelet-client-key={caller.key}",
             "--kubelet-preferred-address-types=InternalIP",
+        ]
+
+    def _second_scheduler(self) -> list[str | Path]:
+        """Return the words that start the chart's scheduler, under its own account and names."""
+        folder = self.folder / "vgpu-scheduler"
+        tls = self.release.secret("vgpu-scheduler-tls", folder)
+        kubeconfig = self.plane.kubeconfig(
+            folder / "kubeconfig", {"token": self.release.token("vgpu-scheduler")}
+        )
+        config = folder / "config.yaml"
+        config.write_text(
+            self.release.scheduler_config().replace("/etc/vgpu/tls/", f"{tls}/")
+            + f"clientConnection: {{kubeconfig: {kubeconfig}}}\n"
+        )
+        # Names of Services, as the cluster's DNS would know them.
+        hosts = folder / "hosts"
+        names = [
+            f"{each['spec']['clusterIP']} {each['metadata']['name']}.{NAMESPACE}.svc"
+            for each in self._services
+        ]
+        hosts.write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+        script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+        return [
+            *("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", hosts),
+            find_built("kube-scheduler"),
+            f"--config={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={free_port()}",
+            f"--cert-dir={folder}",
         ]
 
     def _scheduler_config(self) -> Path:
@@ -364,6 +412,15 @@ class Cluster:
                 with suppress(grpc.RpcError):
                     engine.call("StopPodSandbox", pod_sandbox_id=sandbox.id)
                     engine.call("RemovePodSandbox", pod_sandbox_id=sandbox.id)
+
+    def _labelled(self) -> bool:
+        """Label the node as its owner does: pods of every dialect are placed by us."""
+        labels = {"metadata": {"labels": {"vgpu.dev/mode": "replace"}}}
+        try:
+            self.plane.request("PATCH", f"/api/v1/nodes/{NODE}", labels)
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
 
     def _ready(self) -> bool:
         for process in self.processes:

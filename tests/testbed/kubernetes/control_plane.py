@@ -26,6 +26,8 @@ ALONE = (
     "--service-cluster-ip-range=10.0.0.0/24",
     # No controller makes the accounts that it would ask for.
     "--disable-admission-plugins=ServiceAccount",
+    # As everywhere where node agents are DaemonSets.
+    "--allow-privileged=true",
     # Tests are its only clients and may ask as fast as they can.
     "--enable-priority-and-fairness=false",
     "--max-requests-inflight=0",
@@ -140,11 +142,12 @@ class ControlPlane:
 
     def request(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """Call the API server as somebody who may do everything; raises urllib's errors."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(
             f"{self.url}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": kind},
         )
         context = ssl.create_default_context(cafile=str(self.certificate_authority))
         with urllib.request.urlopen(request, timeout=30, context=context) as response:
