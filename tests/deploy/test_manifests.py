@@ -21,6 +21,9 @@ from runtime_shim.config import Config as AgentConfig
 from runtime_shim.config import DevicePlugin, load_config
 from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.host_namespace import IMAGE_ROOT, PROGRAMS
+from scheduler_cache.admission.chart import chart_file
+from scheduler_cache.admission.manifests import Site, policies, webhook_configurations
+from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.config import Config as CacheConfig
 from scheduler_cache.config_kubernetes import DIALECTS as CACHE_DIALECTS
 from scheduler_cache.config_kubernetes import ExtenderConfig, KubernetesConfig
@@ -315,13 +318,50 @@ def test_no_role_of_ours_says_everything() -> None:
         for rule in each.get("rules", ()) if each["kind"].endswith("Role") else ():
             for key in ("apiGroups", "resources", "verbs"):
                 assert "*" not in rule[key], each["metadata"]["name"]
-            if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
+            if "secrets" in rule["resources"]:
                 assert rule["resourceNames"] == ["vgpu-admission"]
 
 
 def test_no_secret_is_committed() -> None:
     for items in (EVERYTHING, ON_HOSTS, REMOVING):
         assert not [each for each in items if each["kind"] == "Secret" and each.get("data")]
+
+
+# -- admission -------------------------------------------------------------------------------
+
+
+def test_the_file_of_the_chart_is_what_the_code_makes() -> None:
+    committed = json.loads((CHART / "files/admission.json").read_text())
+
+    assert committed == chart_file(), "run scripts/manifests and commit"
+
+
+def test_the_rendered_objects_are_what_the_code_makes() -> None:
+    # What a cluster has beside the chart's labels, for the chart's own values.
+    kubernetes = KubernetesConfig(namespace=NAMESPACE)
+    rules = rules_of(kubernetes, every_dialect(Keyring(Key("k", b"of no importance here"))))
+    made = [*webhook_configurations(rules, Site(namespace=NAMESPACE)), *policies(rules)]
+    kinds = {each["kind"] for each in made}
+
+    rendered = [each for each in EVERYTHING if each["kind"] in kinds]
+    bare = [{**each, "metadata": {"name": each["metadata"]["name"]}} for each in rendered]
+
+    def order(item: Item) -> tuple[str, str]:
+        return item["kind"], item["metadata"]["name"]
+
+    assert sorted(bare, key=order) == sorted(made, key=order)
+
+
+def test_the_webhooks_lead_to_the_replicas() -> None:
+    service = one(EVERYTHING, "Service", "vgpu-admission")
+    deployment = one(EVERYTHING, "Deployment", "vgpu-scheduler-cache")
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for each in one(EVERYTHING, kind, "vgpu-admission")["webhooks"]:
+            called = each["clientConfig"]["service"]
+            assert (called["name"], called["namespace"]) == ("vgpu-admission", NAMESPACE)
+            assert called["port"] == service["spec"]["ports"][0]["port"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
 
 
 # -- the cluster's own names -----------------------------------------------------------------

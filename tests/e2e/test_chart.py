@@ -77,12 +77,17 @@ class Site:
         return json.loads(done.stdout)
 
     def may(self, account: str, verb: str, what: str, *, namespace: str = "") -> bool:
-        """Tell whether a service account of the namespace may do something."""
+        """Tell whether a service account of the namespace may do something.
+
+        `what`: RESOURCE, RESOURCE/NAME, or RESOURCE:SUBRESOURCE.
+        """
+        resource, _, subresource = what.partition(":")
         user = f"system:serviceaccount:{self.namespace}:{account}"
         where = f"--namespace={namespace}" if namespace else "--all-namespaces"
         asked = run(
             *(find_built("kubectl"), f"--kubeconfig={self.kubeconfig}"),
-            *("auth", "can-i", verb, what, where, f"--as={user}"),
+            *("auth", "can-i", verb, resource, f"--subresource={subresource}", where),
+            f"--as={user}",
         )
         # Its status is 1 for a clean "no", too.
         assert asked.stdout.strip() in ("yes", "no"), asked.stderr
@@ -309,8 +314,8 @@ def test_rights_are_what_each_needs(site: Site) -> None:
     wait_until(lambda: site.may(cache, "watch", "pods"), "the rights are known")
     for verb, what in (
         ("patch", "nodes"),
-        ("create", "pods/binding"),
-        ("create", "pods/eviction"),
+        ("create", "pods:binding"),
+        ("create", "pods:eviction"),
         ("patch", "events"),
         ("create", "tokenreviews.authentication.k8s.io"),
     ):
@@ -322,7 +327,7 @@ def test_rights_are_what_each_needs(site: Site) -> None:
         ("get", "secrets"),
         ("create", "pods"),
         ("delete", "pods"),
-        ("create", "pods/exec"),
+        ("create", "pods:exec"),
         ("impersonate", "users"),
         ("escalate", "clusterroles"),
     ):

@@ -87,3 +87,10 @@ vgpu-scheduler-cache-leader.{{ .Release.Namespace }}.svc
 true
 {{- end }}
 {{- end }}
+
+{{- define "vgpu.issuer" -}}
+{{- if not .Values.tls.certManager.issuerRef }}
+{{- fail "cert-manager needs tls.certManager.issuerRef, such as {name: my-ca, kind: ClusterIssuer}" }}
+{{- end }}
+{{- toYaml .Values.tls.certManager.issuerRef }}
+{{- end }}
