@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,38 +66,34 @@ def listing(cards: Iterable[CardSlots], most_bytes: int = MOST_BYTES) -> Listing
     """Return the message for these slots.
 
     Written byte by byte: memory in small units is a hundred thousand slots, and as many objects
-    would hold up creates for seconds. Of what has no room each card keeps its share.
+    would hold up creates for seconds. Where not all have room, each card keeps its share.
     """
     groups = list(cards)
     wanted = sum(group.count for group in groups)
-    message = _encode(groups)
-    offered = wanted
-    while len(message) > most_bytes:
-        offered = offered * most_bytes // (len(message) + 1)
-        message = _encode(
-            [
-                CardSlots(
-                    card_uuid=group.card_uuid,
-                    count=group.count * offered // wanted,
-                    healthy=group.healthy,
-                )
-                for group in groups
-            ]
-        )
-    if offered < wanted:
-        offered = sum(group.count * offered // wanted for group in groups)
-    return Listing(message=message, offered=offered, left_out=wanted - offered)
+    room = most_bytes // _most_bytes_each(groups)
+    message = bytearray()
+    offered = 0
+    for group in groups:
+        count = group.count if wanted <= room else group.count * room // wanted
+        offered += count
+        _append(message, group, count)
+    return Listing(message=bytes(message), offered=offered, left_out=wanted - offered)
 
 
-def _encode(groups: Iterable[CardSlots]) -> bytes:
-    return b"".join(device for group in groups for device in _devices(group))
+def _most_bytes_each(groups: Iterable[CardSlots]) -> int:
+    longest = max((group.count for group in groups), default=0)
+    name = len("00000000-") + len(str(longest))
+    return 4 + name + len(_UNHEALTHY)
 
 
-def _devices(group: CardSlots) -> Iterator[bytes]:
+def _append(message: bytearray, group: CardSlots, count: int) -> None:
     digest = hashlib.blake2b(group.card_uuid.encode(), digest_size=4).hexdigest().encode()
     health = _HEALTHY if group.healthy else _UNHEALTHY
-    for number in range(group.count):
-        name = b"%s-%d" % (digest, number)
-        # Lengths below 128 are one byte on the wire.
-        device = _ID + bytes((len(name),)) + name + health
-        yield _DEVICES + bytes((len(device),)) + device
+    first, after = 0, 10
+    while first < count:
+        # Names of as many digits have the same lengths, which below 128 are one byte on the wire.
+        name = len(digest) + 1 + len(str(first))
+        head = _DEVICES + bytes((2 + name + len(health),)) + _ID + bytes((name,)) + digest
+        numbers = range(first, min(after, count))
+        message += b"".join([b"%s-%d%s" % (head, number, health) for number in numbers])
+        first, after = after, after * 10
