@@ -31,6 +31,13 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._extender = Histogram(
+            "vgpu_cache_extender_seconds",
+            "Time until a scheduler was answered, by verb and what became of it.",
+            ("verb", "outcome"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self._streams = Gauge(
             "vgpu_cache_watch_streams", "Agents that watch their node.", registry=self.registry
         )
@@ -49,6 +56,10 @@ class Metrics:
     def called(self, method: str, status: grpc.StatusCode, seconds: float) -> None:
         """Count a call that has ended."""
         self._seconds.labels(method, status.name).observe(seconds)
+
+    def extended(self, verb: str, outcome: str, seconds: float) -> None:
+        """Count an answer to a scheduler."""
+        self._extender.labels(verb, outcome).observe(seconds)
 
     @contextmanager
     def stream(self) -> Iterator[None]:

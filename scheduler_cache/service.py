@@ -72,6 +72,7 @@ class EmbeddedService(SchedulerCacheServicer):
                 wire.key_of(request.claim),
                 wire.request_of(request.request),
                 self._now_unix_ns(),
+                spare_stopped=request.spare_stopped,
             )
             self._commit(changes)
             if changes.durable:

@@ -96,6 +96,7 @@ class PodStatus(TypedDict, total=False):
 
     phase: str
     reason: str
+    nominatedNodeName: str
     conditions: list[PodCondition]
     initContainerStatuses: list[ContainerStatus]
     containerStatuses: list[ContainerStatus]

@@ -15,6 +15,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim.readings import read_readings
 from runtime_shim.spec import environment
 from tests.fakes.gpu import Card, SimulatedGpu
+from tests.fakes.kubelet import running_kubelet
 from tests.fakes.scheduler_cache import ScriptedCache, Streams, serving_tls
 from tests.node.clusters import ClusterNode
 from tests.runtime_shim.allocations import GIB, part
@@ -26,6 +27,7 @@ from tests.testbed.certificates import CertificateAuthority, Credentials
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 WITH_UUID = f"VGPU_CONTAINER_UUID={UUID}"
+SYS_ADMIN = {"effective": ["CAP_SYS_ADMIN"], "permitted": ["CAP_SYS_ADMIN"]}
 
 
 @dataclass
@@ -188,3 +190,55 @@ async def test_a_plain_network_is_refused_at_the_start(cluster: Cluster) -> None
 
     with pytest.raises(RuntimeError, match=r"cache\.ca is empty: without it anybody could be"):
         await cluster.start_agent()
+
+
+async def test_a_refused_container_is_reported_and_so_is_its_later_start(
+    cluster: Cluster, bundle: Bundle
+) -> None:
+    cluster.streams.snapshot(cluster.allocation())
+    await cluster.start_agent()
+    await until(lambda: UUID in cluster.awaited())
+    good = bundle.spec()
+    bundle.write({**good, "process": {**good["process"], "capabilities": SYS_ADMIN}})
+
+    assert (await cluster.create(bundle))["verdict"] == "refuse"
+    await until(lambda: cluster.cache.reports[-1].isolation)
+    (told,) = cluster.cache.reports[-1].isolation
+    assert (told.pod.uid, told.pod.container_name) == (MAIN.pod_uid, "main")
+    assert told.state == pb.ISOLATION_STATE_REFUSED
+    assert "CAP_SYS_ADMIN" in told.reason
+
+    bundle.write(good)
+    assert await cluster.create(bundle) == {"verdict": "low-level"}
+    await until(lambda: cluster.cache.reports[-1].isolation[0].state == pb.ISOLATION_STATE_ENFORCED)
+    (told,) = cluster.cache.reports[-1].isolation
+    assert (told.allocation_id, told.reason) == (UUID, "")
+
+
+async def test_a_node_advertises_its_slots_and_takes_back_those_of_a_lost_card(
+    cluster: Cluster,
+) -> None:
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 10)
+        assert cluster.node.gpu is not None
+
+        cluster.node.gpu.set_lost(0)
+
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 0)
+        await until(lambda: not cluster.cache.reports[-1].cards[0].healthy)
+
+
+async def test_an_error_of_the_card_takes_its_slots_back_at_once(cluster: Cluster) -> None:
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 10)
+        assert cluster.node.gpu is not None
+
+        cluster.node.gpu.raise_xid(31)
+        cluster.node.gpu.raise_xid(95)
+
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 0)
+        await until(lambda: "Xid 95" in cluster.cache.reports[-1].cards[0].health_reason)

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is held is neither lost nor kept too long: by refused Bindings, broken pods, lost nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_cache.dialects.dialect import Decision
+from scheduler_cache.dialects.volcano import Volcano
+from scheduler_cache.errors import (
+    NoRoomError,
+    NoSliceError,
+    NotBelievedError,
+    NotYetError,
+    WrongNodeError,
+)
+from scheduler_cache.pod import KubeNode, Pod
+from tests.scheduler_cache.builders import NODE
+from tests.scheduler_cache.kube_objects import (
+    A,
+    B,
+    World,
+    bound_pod,
+    container,
+    container_of,
+    gpu,
+    kube_node,
+    node_report,
+    pod,
+)
+
+OTHER = "node-b"
+
+
+def two_nodes() -> World:
+    world = World(gpu(A))
+    world.cluster.apply_node(kube_node(OTHER), world.now)
+    world.cluster.apply_report(node_report(gpu(B, 4), node=OTHER), world.now)
+    return world
+
+
+# Bindings
+
+
+def test_a_refused_second_binding_frees_nothing_of_the_confirmed_first() -> None:
+    world = two_nodes()
+    world.apply(pod("p1", container(memory="3Gi")))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+    world.cluster.confirm("p1", world.now)
+
+    deltas = world.cluster.abandon("p1", world.now)
+
+    assert (deltas.watch, world.used(A)) == ([], (3, 0, 1))
+    assert world.resolve().slices[0].card_uuid == A
+
+
+def test_a_confirmed_pod_is_reserved_on_no_other_node() -> None:
+    world = two_nodes()
+    world.apply(pod("p1", container(memory="3Gi")))
+    first, _ = world.cluster.reserve("p1", NODE, 1, world.now)
+    world.cluster.confirm("p1", world.now)
+
+    with pytest.raises(WrongNodeError, match=f"already bound to node {NODE}"):
+        world.cluster.reserve("p1", OTHER, 2, world.now)
+    again, _ = world.cluster.reserve("p1", NODE, 2, world.now)
+
+    # What was written is what a later leader says, too.
+    assert again == first
+    assert (world.used(A), world.used(B, OTHER)) == ((3, 0, 1), (0, 0, 0))
+
+
+def test_a_reservation_that_fails_leaves_the_one_that_holds() -> None:
+    world = two_nodes()
+    world.apply(pod("p1", container(memory="6Gi")))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+
+    with pytest.raises(NoRoomError):
+        world.cluster.reserve("p1", OTHER, 1, world.now)
+
+    assert world.used(A) == (6, 0, 1)
+    assert world.cluster.confirm("p1", world.now).watch
+
+
+def test_a_reservation_of_a_later_epoch_that_fails_leaves_the_one_that_holds() -> None:
+    world = World(gpu(A))
+    world.apply(pod("p1", container(memory="6Gi")))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+    world.cluster.apply_node(kube_node(annotations={"vgpu.dev/cordon": A}), world.now)
+
+    with pytest.raises(NoRoomError, match="cordoned"):
+        world.cluster.reserve("p1", NODE, 2, world.now)
+
+    assert world.used(A) == (6, 0, 1)
+
+
+def test_a_reservation_on_another_node_replaces_the_first() -> None:
+    world = two_nodes()
+    world.apply(pod("p1", container(memory="3Gi")))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+
+    world.cluster.reserve("p1", OTHER, 1, world.now)
+
+    assert (world.used(A), world.used(B, OTHER)) == ((0, 0, 0), (3, 0, 1))
+
+
+# Init containers
+
+
+def started(world: World, init_done: bool) -> dict[str, object]:
+    """Bind a pod with a large init container, and say that that has ended."""
+    inits = [container("first", memory="6Gi")]
+    bound = world.bind(pod("p1", container(memory="2Gi"), inits=inits))
+    if init_done:
+        later = pod("p1", container(memory="2Gi"), inits=inits, node=NODE, init_done=["first"])
+        later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+        world.apply(later)
+    return bound
+
+
+def test_what_an_init_container_holds_is_kept_free_at_reserve_time_and_later() -> None:
+    world = World(gpu(A))
+    world.apply(pod("p2", container(memory="3Gi")))
+    started(world, init_done=False)
+
+    assert world.used(A) == (6, 0, 1)
+    with pytest.raises(NoRoomError):
+        world.cluster.reserve("p2", NODE, 1, world.now)
+    assert world.resolve("p1", "first").slices[0].memory_bytes == 6 << 30
+
+
+def test_an_init_container_that_is_over_gets_no_slice_that_others_may_have() -> None:
+    world = World(gpu(A))
+    started(world, init_done=True)
+    world.bind(pod("p2", container(memory="6Gi")))
+
+    with pytest.raises(NotYetError, match="the init containers of its pod have finished"):
+        world.resolve("p1", "first")
+    assert {each.pod.container_name for each in world.cluster.snapshot(NODE) if each.pod} == {
+        "main"
+    }
+    assert world.resolve("p1", "main")
+    assert world.resolve("p2", "main")
+
+
+def test_init_containers_that_run_again_hold_again() -> None:
+    world = World(gpu(A))
+    bound = started(world, init_done=True)
+    first = next(iter(world.cluster.records)).ids["first"]
+    world.report(first)
+    assert world.used(A)[0] == 6
+
+    world.report()
+    assert world.used(A)[0] == 2
+    again = pod("p1", container(memory="2Gi"), inits=[container("first", memory="6Gi")], node=NODE)
+    again["metadata"]["annotations"] = bound["metadata"]["annotations"]  # type: ignore[index]
+    world.apply(again)
+    assert world.resolve("p1", "first")
+
+
+# What is written vanishes
+
+
+def test_a_bound_pod_that_loses_its_allocation_keeps_its_slice_while_it_runs() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="6Gi")))
+    running = world.resolve()
+    world.report(running)
+
+    world.apply(pod("p1", container(memory="6Gi"), node=NODE))
+
+    assert world.used(A)[0] == 6
+    assert world.cluster.snapshot(NODE) == [running]
+    with pytest.raises(NoSliceError):
+        world.resolve()
+    world.report()
+    assert world.used(A)[0] == 0
+
+
+# Faults of a reader
+
+
+class Faulty(Volcano):
+    """A dialect with a fault of its own."""
+
+    def parse_allocation(self, pod: Pod) -> Decision:
+        raise KeyError("missing")
+
+    def parse_node(self, node: KubeNode) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_fault_in_a_reader_ends_nothing_and_blocks_what_the_pod_may_hold() -> None:
+    world = World(gpu(A), others=[Faulty()])
+    source = pod(
+        "p1",
+        container_of("main", {"volcano.sh/vgpu-memory": "5120"}),
+        annotations={"volcano.sh/vgpu-ids-new": "whatever"},
+        node=NODE,
+    )
+
+    world.apply(source)
+
+    assert world.used(A)[0] == 5
+    with pytest.raises(NotBelievedError, match=r"failed \(KeyError"):
+        world.resolve()
+
+
+def test_a_fault_in_a_reader_of_nodes_ends_nothing_and_offers_nothing() -> None:
+    world = World(gpu(A), others=[Faulty()])
+    world.apply(pod("p1", container(memory="1Gi")))
+
+    with pytest.raises(NoRoomError, match="ZeroDivisionError"):
+        world.cluster.reserve("p1", NODE, 1, world.now)
+
+
+# Nodes that are gone
+
+
+def test_a_node_that_is_gone_is_forgotten_once_nothing_holds_there() -> None:
+    world = two_nodes()
+    world.bind(pod("p1", container(memory="1Gi")), node=OTHER)
+    world.cluster.delete_node(OTHER, world.now)
+    world.wait(1)
+
+    world.wait(400)
+    assert world.cluster.view(OTHER) is not None
+    world.cluster.delete_pod("p1", world.now)
+    deltas = world.wait(1)
+
+    assert OTHER in deltas.nodes
+    assert world.cluster.view(OTHER) is None
+    assert world.cluster.node_names == [NODE]
+    assert world.cluster.snapshot(OTHER) == []
+
+
+def test_an_orphan_of_a_lost_node_ends_with_it_and_its_node_hears_of_it() -> None:
+    world = two_nodes()
+    world.bind(pod("p1", container(memory="1Gi")), node=OTHER)
+    running = world.cluster.snapshot(OTHER)[0]
+    world.cluster.apply_report(node_report(gpu(B, 4), running=[running], node=OTHER), world.now)
+    world.cluster.delete_pod("p1", world.now)
+    world.cluster.delete_node(OTHER, world.now)
+    world.wait(1)
+    assert world.cluster.snapshot(OTHER) == [running]
+
+    first, second = world.wait(400), world.wait(1)
+
+    assert (OTHER, running.allocation_id) in first.watch + second.watch
+    assert world.cluster.view(OTHER) is None
+
+
+def test_a_card_of_a_node_that_is_gone_may_serve_in_another() -> None:
+    world = two_nodes()
+    world.cluster.delete_node(OTHER, world.now)
+    world.wait(1)
+    world.wait(400)
+    world.cluster.apply_report(node_report(gpu(A), gpu(B), node=NODE), world.now)
+
+    world.bind(pod("p1", container(memory="1Gi", count="2")))
+
+    assert world.used(B)[2] == 1
+
+
+def test_a_node_that_still_reports_or_renews_its_lease_is_kept() -> None:
+    world = two_nodes()
+    world.cluster.delete_node(OTHER, world.now)
+    world.wait(1)
+    world.wait(200)
+    world.cluster.apply_report(node_report(gpu(B, 4), node=OTHER), world.now)
+    world.wait(200)
+    assert world.cluster.view(OTHER) is not None
+    world.cluster.apply_lease(OTHER, "later", world.now)
+    world.wait(200)
+    assert world.cluster.view(OTHER) is not None
+    world.cluster.apply_node(kube_node(OTHER), world.now)
+    world.wait(4000)
+    assert world.cluster.view(OTHER) is not None
+
+
+def test_a_node_that_nobody_ever_described_is_forgotten_with_its_pods() -> None:
+    """After a restart, all that is left of a node may be a pod that names it."""
+    world = World(gpu(A))
+    source = pod("p1", container(memory="1Gi"))
+    world.apply(bound_pod(source, {}, "node-of-old"))
+    world.wait(1)
+    assert "node-of-old" in world.cluster.node_names
+
+    world.cluster.delete_pod("p1", world.now)
+    world.wait(400)
+    world.wait(1)
+
+    assert world.cluster.node_names == [NODE]
+    assert world.cluster.record("p1") is None
