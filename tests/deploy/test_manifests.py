@@ -39,6 +39,7 @@ from tests.deploy.manifests import (
     read_items,
     text_of,
 )
+from tests.testbed import REPOSITORY
 
 NAMESPACE = "vgpu-system"
 EVERYTHING = read_items("vgpu.yaml")
@@ -178,6 +179,16 @@ def test_the_scheduler_asks_the_extender() -> None:
     assert asked["ignorable"] is False
     assert "managedResources" not in asked  # KAI's pods name none
     assert not any(key.endswith("Verb") for key in counted)
+
+
+def test_the_sample_for_a_scheduler_of_ones_own_is_the_charts() -> None:
+    (sample,) = items_of((REPOSITORY / "deploy/scheduler/kube-scheduler.yaml").read_text())
+    (config,) = items_of(text_of(EVERYTHING, "vgpu-scheduler", "config.yaml"))
+
+    # Where the scheduler runs is what differs.
+    del sample["clientConnection"]["kubeconfig"]
+    del config["leaderElection"]["resourceNamespace"]
+    assert sample == config
 
 
 def test_every_amount_is_counted_by_the_cache_and_every_count_by_the_node() -> None:
