@@ -462,6 +462,8 @@ HOOKED = {
         "context_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "context.destroy": Kind(end="context_destroy_end(status, (uint64_t)(uintptr_t){context})"),
+    "context.attach": Kind(end="context_attach_end(status, HOOK_VALUE(status, {out}))"),
+    "context.detach": Kind(end="context_detach_end(status, (uint64_t)(uintptr_t){context})"),
     "context.retain": Kind(
         "primary_retain_begin(&call, {device})",
         "primary_retain_end(&call, status, HOOK_VALUE(status, {out}))",

@@ -51,6 +51,8 @@ int total_memory_end(int status, void *total_bytes, size_t width, int device);
 int context_create_begin(struct hook_call *call, int device);
 int context_create_end(struct hook_call *call, int status, uint64_t context);
 int context_destroy_end(int status, uint64_t context);
+int context_attach_end(int status, uint64_t context);
+int context_detach_end(int status, uint64_t context);
 int primary_retain_begin(struct hook_call *call, int device);
 int primary_retain_end(struct hook_call *call, int status, uint64_t context);
 int primary_release_end(int status, int device);

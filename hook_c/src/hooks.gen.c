@@ -73,6 +73,15 @@ EXPORT int cuArrayDestroy(void *array)
 	return free_end(&call, status);
 }
 
+EXPORT int cuCtxAttach(void **out, unsigned int a1);
+EXPORT int cuCtxAttach(void **out, unsigned int a1)
+{
+	HOOK_ENTER(cuCtxAttach, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxAttach(out, a1);
+
+	return context_attach_end(status, HOOK_VALUE(status, out));
+}
+
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device);
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device)
 {
@@ -141,6 +150,15 @@ EXPORT int cuCtxDestroy_v2(void *context)
 	int status = driver.cuCtxDestroy_v2(context);
 
 	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
+}
+
+EXPORT int cuCtxDetach(void *context);
+EXPORT int cuCtxDetach(void *context)
+{
+	HOOK_ENTER(cuCtxDetach, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxDetach(context);
+
+	return context_detach_end(status, (uint64_t)(uintptr_t)context);
 }
 
 EXPORT int cuCtxSetLimit(int limit, size_t bytes);
@@ -1964,12 +1982,14 @@ const struct driver_name driver_names[] = {
 	ROW(cuArrayCreate_v2, (void *)cuArrayCreate_v2, DRIVER_CUDA),
 	ROW(cuArrayDestroy, (void *)cuArrayDestroy, DRIVER_CUDA),
 	ROW(cuArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
+	ROW(cuCtxAttach, (void *)cuCtxAttach, DRIVER_CUDA),
 	ROW(cuCtxCreate, (void *)cuCtxCreate, DRIVER_CUDA),
 	ROW(cuCtxCreate_v2, (void *)cuCtxCreate_v2, DRIVER_CUDA),
 	ROW(cuCtxCreate_v3, (void *)cuCtxCreate_v3, DRIVER_CUDA),
 	ROW(cuCtxCreate_v4, (void *)cuCtxCreate_v4, DRIVER_CUDA),
 	ROW(cuCtxDestroy, (void *)cuCtxDestroy, DRIVER_CUDA),
 	ROW(cuCtxDestroy_v2, (void *)cuCtxDestroy_v2, DRIVER_CUDA),
+	ROW(cuCtxDetach, (void *)cuCtxDetach, DRIVER_CUDA),
 	ROW(cuCtxGetCurrent, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice_v2, NULL, DRIVER_CUDA),
