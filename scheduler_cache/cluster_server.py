@@ -43,6 +43,7 @@ from scheduler_cache.kube.leader import Election, Terms
 from scheduler_cache.kube.token_review import TokenReviewer
 from scheduler_cache.listen import bound, checked_address
 from scheduler_cache.model import CardPolicy
+from scheduler_cache.rpc import until_signalled
 from scheduler_cache.tls import TlsFiles, server_credentials
 from scheduler_cache.watchers import Watchers
 
@@ -80,13 +81,7 @@ class Running:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then hand over and let the calls under way end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(config):
-        await stop.wait()
-        logger.info("stopping", extra={"drain_seconds": config.drain_seconds})
+    await until_signalled(running(config), config.drain_seconds)
 
 
 @asynccontextmanager
