@@ -31,7 +31,6 @@ from scheduler_cache.cluster_service import ClusterService, Who
 from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config import Config
 from scheduler_cache.config_kubernetes import KubernetesConfig
-from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.errors import ConfigError, ListenError, NotProvedError
 from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.health import Health
@@ -89,7 +88,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
     """Serve inside the block. Raises ConfigError, ListenError or KubeError at the start."""
     kubernetes = config.kubernetes
     keyring = kubernetes.keyring()
-    dialects = every_dialect(keyring)
+    dialects = kubernetes.dialects.every(keyring)
     metrics = Metrics()
     health = Health(started=False)
     watchers = Watchers(config.watch_queue_length)
