@@ -37,9 +37,10 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _AUTHORITY: Final = "grpc.default_authority"
 
 # gRPC waits by itself before it connects again; its default of 20 s is longer than a create may.
+# What it calls the least wait is also how long a connection may take, handshake and all.
 _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # The authority of a unix socket is its path, percent-encoded; some servers dislike that.
     (_AUTHORITY, "localhost"),

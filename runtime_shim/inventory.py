@@ -32,6 +32,8 @@ _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 # Source: NVML API reference, nvmlEventTypeXidCriticalError, nvmlEventData_t.
 _XID_EVENT = 0x8
 _NO_INSTANCE = 0xFFFFFFFF
+# Enough to be told what is there; the thread has other questions to ask.
+_EVENT_WAIT_MS = 5
 
 _NO_MEMORY = (
     "the driver does not say how much memory it has; set driver.unified_memory_bytes of the node"
@@ -408,7 +410,7 @@ class PyNvml:
 def _next_event(events: Any) -> Any:  # noqa: ANN401 - pynvml has no types
     """Return the next event of a set, None where there is none now."""
     try:
-        return pynvml.nvmlEventSetWait_v2(events, 0)
+        return pynvml.nvmlEventSetWait_v2(events, _EVENT_WAIT_MS)
     except pynvml.NVMLError_Timeout:
         return None
 

@@ -121,7 +121,8 @@ class CertificateKeeper:
         present, reason = self._judged(secret)
         if present is not None and not reason:
             return present
-        new = made(self._names, self._now(), self._life, present)
+        # Who believes what is served now goes on doing so, also when the Secret was spoilt.
+        new = made(self._names, self._now(), self._life, present or self._served)
         await self._client.replace(path, self._object(new, secret))
         logger.info("made a new certificate", extra={"secret": self._secret, "reason": reason})
         return new

@@ -31,7 +31,6 @@ from scheduler_cache.cluster_service import ClusterService, Who
 from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config import Config
 from scheduler_cache.config_kubernetes import KubernetesConfig
-from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.errors import ConfigError, ListenError, NotProvedError
 from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.health import Health
@@ -43,6 +42,7 @@ from scheduler_cache.kube.leader import Election, Terms
 from scheduler_cache.kube.token_review import TokenReviewer
 from scheduler_cache.listen import bound, checked_address
 from scheduler_cache.model import CardPolicy
+from scheduler_cache.rpc import until_signalled
 from scheduler_cache.tls import TlsFiles, server_credentials
 from scheduler_cache.watchers import Watchers
 
@@ -80,13 +80,7 @@ class Running:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then hand over and let the calls under way end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(config):
-        await stop.wait()
-        logger.info("stopping", extra={"drain_seconds": config.drain_seconds})
+    await until_signalled(running(config), config.drain_seconds)
 
 
 @asynccontextmanager
@@ -94,7 +88,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
     """Serve inside the block. Raises ConfigError, ListenError or KubeError at the start."""
     kubernetes = config.kubernetes
     keyring = kubernetes.keyring()
-    dialects = every_dialect(keyring)
+    dialects = kubernetes.dialects.every(keyring)
     metrics = Metrics()
     health = Health(started=False)
     watchers = Watchers(config.watch_queue_length)

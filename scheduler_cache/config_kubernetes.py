@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_cache.config_dialects import DialectsConfig
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.errors import ConfigError
 
@@ -101,6 +102,9 @@ class ExtenderConfig:
     every kubelet's certificate, too, and no kubelet may bind pods."""
     scheduler_names: tuple[str, ...] = ("vgpu-scheduler",)
     """Only pods of these are bound."""
+    preempt_slices: bool = True
+    """Evict pods of lower priority for one that waits for nothing but slices, since kube-scheduler
+    preempts only for what it counts itself."""
     bind_wait_seconds: float = 2.0
     """How long a bind waits for the news of its pod: what a watch is late under load, and less than
     the scheduler's httpTimeout."""
@@ -116,6 +120,7 @@ class ExtenderConfig:
             raise ConfigError("kubernetes.extender: bind_wait_seconds must not be negative")
 
 
+_DIALECTS = DialectsConfig()
 _ADMISSION = AdmissionConfig()
 _EXTENDER = ExtenderConfig()
 
@@ -157,6 +162,7 @@ class KubernetesConfig:
     """HOST:PORT of /metrics, /healthz and /readyz; empty: none."""
     eviction_seconds: float = 340.0
     """A node whose Lease has not changed for so long is lost, and its pods hold nothing."""
+    dialects: DialectsConfig = _DIALECTS
     admission: AdmissionConfig = _ADMISSION
     extender: ExtenderConfig = _EXTENDER
 

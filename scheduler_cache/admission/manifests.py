@@ -173,7 +173,7 @@ def _validating(rules: Rules, site: Site) -> list[Json]:
     update = _any(
         cel.relevant_update(rules),
         cel.looking_in(),
-        f"request.subResource == 'resize' && ({cel.asks(rules)})",
+        f"has(request.subResource) && request.subResource == 'resize' && ({cel.asks(rules)})",
     )
     binding = _any(
         cel.annotated((*OWN_ANNOTATIONS, *rules.foreign_annotations, *rules.request_annotations)),

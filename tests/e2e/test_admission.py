@@ -65,7 +65,7 @@ class Cluster:
             user="tester",
             join_users=(JOINED,),
             check_seconds=0.2,
-            settle_seconds=0.0,
+            settle_seconds=2.0,
         )
 
     def config(self) -> Config:
@@ -113,23 +113,17 @@ async def world(own_plane: ControlPlane, scratch: Path) -> AsyncIterator[Cluster
             "validatingadmissionpolicies",
         ):
             await client.delete(f"{REGISTRATION}/{kind}")
-        await client.delete(f"/api/v1/namespaces/{NAMESPACE}/services/vgpu-admission") if (
-            await there(client, f"/api/v1/namespaces/{NAMESPACE}/services/vgpu-admission")
-        ) else None
-        # An API server goes on asking for a moment.
+        service = f"/api/v1/namespaces/{NAMESPACE}/services/vgpu-admission"
+        if await there(client, service):
+            await client.delete(service)
+        # An API server goes on asking, and judging, for a moment.
+        forged = gpu_pod("probe", {}, {"vgpu.dev/allocation": "{}"})
         deadline = time.monotonic() + PATIENCE_SECONDS
+        while await refusal(client, forged, dry_run=True):
+            assert time.monotonic() < deadline, "the rules never went"
+            await asyncio.sleep(0.1)
         for item in (await client.get(PODS))["items"]:
-            while True:
-                try:
-                    await client.delete(
-                        f"{PODS}/{item['metadata']['name']}", {"gracePeriodSeconds": 0}
-                    )
-                    break
-                except MissingError:
-                    break
-                except ApiError:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.2)
+            await client.delete(f"{PODS}/{item['metadata']['name']}", {"gracePeriodSeconds": 0})
 
 
 async def there(client: KubeClient, path: str) -> bool:
@@ -162,7 +156,9 @@ async def webhooks(world: Cluster, *, match_conditions: bool = True) -> AsyncIte
         )
         for item in webhook_configurations(world.rules, place):
             await client.create(f"{REGISTRATION}/{item['kind'].lower()}s", item)
+        # Each of the two configurations has the certificate's authority, and has come into force.
         await held(world, gpu_pod("probe", {"vgpu.dev/memory": "0"}), "must lie in 1..")
+        await held(world, gpu_pod("probe", {}, {"vgpu.dev/allocation": "{}"}), "vgpu alone")
         yield replica
 
 

@@ -10,6 +10,7 @@ own process, since process 1 of such a machine may be out of reach.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from runtime_shim import __version__
 from tests.deb.roots import tarball
 from tests.testbed import REPOSITORY
 from tests.testbed.docker import Docker
+from tests.testbed.node import wait_until
 
 pytestmark = [pytest.mark.images, pytest.mark.usefixtures("needs_root")]
 
@@ -134,13 +136,33 @@ def test_the_nodes_vgpuctl_looks_at_the_host(docker: Docker, tmp_path: Path) -> 
     assert shown == "no container holds a slice\n"
 
 
-def test_the_agent_of_the_image_starts_on_the_host(docker: Docker, tmp_path: Path) -> None:
-    config = tmp_path / "agent.toml"
-    config.write_text(f'mode = "kubernetes"\n[paths]\nstate_dir = "{tmp_path}/state"\n')
-
-    shown = docker.command(
-        *("run", "--rm", *ON_HOST, NODE, HOST, "vgpu-node-agent", "check-config", "--config"),
-        str(config),
+def test_the_agent_of_the_image_serves_on_the_host(docker: Docker, scratch: Path) -> None:
+    """From installation to the first launcher: what Python loads late is loaded in there, too."""
+    config = scratch / "agent.toml"
+    config.write_text(
+        f'mode = "kubernetes"\n[paths]\nrun_dir = "{scratch}/run"\nstate_dir = "{scratch}/state"\n'
+        f'socket = "{scratch}/run/a.sock"\nlibrary = "{scratch}/v/lib/vgpu/current/libvgpu.so"\n'
+        f'[cache]\naddress = "unix:{scratch}/none"\n[metrics]\nlisten = "127.0.0.1:0"\n'
+        f'[device_plugin]\nkubelet_dir = "{scratch}/kubelet"\n'
     )
+    host = (*ON_HOST, f"--env=VGPU_CONFIG={config}", NODE, HOST)
+    install = ("vgpuctl", "node-install", "--prefix", f"{scratch}/v", "--engine=none")
+    docker.command("run", "--rm", *host, *install, "--record", f"{scratch}/record/configure.json")
 
-    assert f'state_dir = "{tmp_path}/state"' in shown
+    docker.command("run", "--detach", "--name=agent", *host, "vgpu-node-agent", "run")
+    try:
+        wait_until(
+            lambda: "serving" in docker.finish("logs", "agent").stderr,
+            "the agent of the image serves",
+            timeout_seconds=60,
+        )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as launcher:
+            launcher.connect(f"{scratch}/run/a.sock")  # the host's own path
+    finally:
+        shown = docker.finish("logs", "agent")
+        docker.command("stop", "--time=20", "agent")
+    ended = docker.command("inspect", "--format={{.State.ExitCode}}", "agent").strip()
+
+    assert "Traceback" not in shown.stderr
+    assert "cannot open shared object" not in shown.stderr
+    assert ended == "0", shown.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from runtime_shim.readings import read_readings
 from runtime_shim.spec import environment
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.fakes.kubelet import running_kubelet
+from tests.fakes.nvidia_plugin import NvidiaPlugin
 from tests.fakes.scheduler_cache import ScriptedCache, Streams, serving_tls
 from tests.node.clusters import ClusterNode
 from tests.runtime_shim.allocations import GIB, part
@@ -242,3 +243,27 @@ async def test_an_error_of_the_card_takes_its_slots_back_at_once(cluster: Cluste
 
         await until(lambda: kubelet.healthy("vgpu.dev/count") == 0)
         await until(lambda: "Xid 95" in cluster.cache.reports[-1].cards[0].health_reason)
+
+
+async def test_a_whole_card_of_nvidia_s_plugin_is_let_through_to_the_byte(
+    cluster: Cluster, scratch: Path
+) -> None:
+    whole = replace(MAIN, pod="whole")
+    spec = pod_spec(f"NVIDIA_VISIBLE_DEVICES={cluster.gpu_uuid}", identity=whole)
+    bundle = Bundle(scratch / "whole", spec)
+    before = (bundle.folder / "config.json").read_bytes()
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        plugin = NvidiaPlugin(kubelet.plugins, [cluster.gpu_uuid])
+        await plugin.start()
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("nvidia.com/gpu") == 1)
+
+        assert await cluster.create(bundle) == {"verdict": "low-level"}
+        assert environment(bundle.spec())["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+        (bundle.folder / "config.json").write_bytes(before)
+        await kubelet.admit("team-a", "whole", {"main": {"nvidia.com/gpu": 1}})
+        assert await cluster.create(bundle) == {"verdict": "gpu"}
+        assert (bundle.folder / "config.json").read_bytes() == before
+        await plugin.stop()

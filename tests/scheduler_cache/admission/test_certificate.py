@@ -244,6 +244,21 @@ async def test_a_spoilt_secret_is_made_anew_and_its_metadata_stay(
     assert secret["type"] == "Opaque", "the type of a Secret cannot change"
 
 
+async def test_a_secret_that_is_spoilt_later_costs_nobody_a_call(
+    server: FakeApiServer, client: KubeClient
+) -> None:
+    keeper = CertificateKeeper(client, CONFIG)
+    await keeper.keep()
+    first = held_of(secret_of(server)["data"])
+    await server.put(SECRETS, {**secret_of(server), "data": {"tls.crt": "AAAA"}})
+
+    await keeper.keep()
+
+    (bundle,) = bundles(server)
+    assert believes(bundle, held_of(secret_of(server)["data"]))
+    assert believes(bundle, first), "who has not changed over is not believed"
+
+
 async def test_a_configuration_that_was_reset_is_written_again(
     server: FakeApiServer, client: KubeClient
 ) -> None:

@@ -21,7 +21,7 @@ from tests.scheduler_cache.admission.reviews import (
 from tests.scheduler_cache.kube_objects import container, container_of
 
 NAME = "VGPU_CONTAINER_UUID"
-UUID = "11111111-2222-4333-8444-555555555555"
+UUID = "aaaaaaaa-bbbb-4333-8444-555555555555"
 
 
 def slice_pod(**spec: Any) -> dict[str, Any]:  # noqa: ANN401  a spec's fields
@@ -279,20 +279,22 @@ def change(stored: dict[str, Any], env: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "env",
+    ("env", "words"),
     [
-        [],
-        [{"name": NAME, "value": UUID}, {"name": NAME, "value": UUID}],
-        [{"name": NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
-        [{"name": NAME, "value": UUID.upper()}],
-        [{"name": NAME, "value": UUID + "\n"}],
-        [{"name": NAME, "value": UUID}],
+        ([], "has 0 VGPU_CONTAINER_UUID"),
+        ([{"name": NAME, "value": UUID}, {"name": NAME, "value": UUID}], "has 2"),
+        ([{"name": NAME, "valueFrom": {"fieldRef": {}}}], "of the right form"),
+        ([{"name": NAME, "value": UUID.upper()}], "of the right form"),
+        ([{"name": NAME, "value": UUID + "\n"}], "of the right form"),
+        ([{"name": NAME, "value": UUID}], "does not name the pod's containers"),
     ],
 )
-def test_what_another_webhook_makes_of_a_name_is_denied(env: list[dict[str, Any]]) -> None:
+def test_what_another_webhook_makes_of_a_name_is_denied(
+    env: list[dict[str, Any]], words: str
+) -> None:
     stored = change(admitted(slice_pod()), env)
 
-    assert validated(review(stored), ruled()).denial
+    assert words in validated(review(stored), ruled()).denial
 
 
 def test_one_name_for_two_containers_is_denied() -> None:

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.node.clusters import ClusterNode
@@ -328,11 +329,12 @@ class Cluster:
         kubeconfig = self.plane.kubeconfig(
             folder / "kubeconfig", {"token": self.release.token("vgpu-scheduler")}
         )
-        config = folder / "config.yaml"
-        config.write_text(
+        settings = yaml.safe_load(
             self.release.scheduler_config().replace("/etc/vgpu/tls/", f"{tls}/")
-            + f"clientConnection: {{kubeconfig: {kubeconfig}}}\n"
         )
+        settings.setdefault("clientConnection", {})["kubeconfig"] = str(kubeconfig)
+        config = folder / "config.json"
+        config.write_text(json.dumps(settings))
         # Names of Services, as the cluster's DNS would know them.
         hosts = folder / "hosts"
         names = [
