@@ -15,6 +15,7 @@ from scheduler_cache.errors import (
     WrongNodeError,
 )
 from scheduler_cache.pod import KubeNode, Pod
+from scheduler_cache.record import AllocationState
 from tests.scheduler_cache.builders import NODE
 from tests.scheduler_cache.kube_objects import (
     A,
@@ -291,3 +292,158 @@ def test_a_node_that_nobody_ever_described_is_forgotten_with_its_pods() -> None:
 
     assert world.cluster.node_names == [NODE]
     assert world.cluster.record("p1") is None
+
+
+# Events that come again, late, or in another order
+
+
+def test_news_of_a_pod_that_is_not_bound_yet_frees_nothing_of_its_reservation() -> None:
+    """kube-scheduler writes a condition; the Binding may be under way, or accepted already."""
+    world = World(gpu(A))
+    for confirmed in (False, True):
+        world.apply(pod("p1", container(memory="3Gi")))
+        world.cluster.reserve("p1", NODE, 1, world.now)
+        if confirmed:
+            world.cluster.confirm("p1", world.now)
+
+        world.apply(pod("p1", container(memory="3Gi")))
+
+        assert world.used(A)[0] == 3
+
+
+def test_a_pod_that_ended_and_was_released_holds_nothing_again_at_its_next_event() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="3Gi")))
+
+    def ended() -> dict[str, object]:
+        later = pod("p1", container(memory="3Gi"), node=NODE, phase="Succeeded")
+        later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+        return later
+
+    world.apply(ended())
+    assert world.used(A)[0] == 3
+    world.report()
+    assert world.used(A)[0] == 0
+
+    world.apply(ended())
+
+    assert world.used(A)[0] == 0
+    assert world.cluster.state("p1") is AllocationState.RELEASED
+
+
+def test_a_pod_that_has_ended_holds_while_its_node_reports_a_container() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="3Gi")))
+    held = world.resolve().allocation_id
+    later = pod("p1", container(memory="3Gi"), node=NODE, phase="Failed")
+    later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+    world.apply(later)
+
+    world.report(held)
+
+    assert world.used(A)[0] == 3
+    assert world.cluster.state("p1") is AllocationState.RUNNING
+    view = world.cluster.view(NODE)
+    assert view is not None
+    assert view.refusal == ""
+
+
+def test_a_pod_is_remembered_as_deleted_at_the_latest_version_that_was_told() -> None:
+    world = World(gpu(A))
+    world.cluster.delete_pod("p1", world.now, 20)
+    world.cluster.delete_pod("p1", world.now, 10)
+
+    world.apply(pod("p1", container(memory="3Gi"), version=15))
+
+    assert world.cluster.record("p1") is None
+
+
+def test_to_hear_of_a_deletion_again_does_not_prolong_its_memory() -> None:
+    world = World(gpu(A), remember_seconds=100)
+    world.cluster.delete_pod("p1", world.now, 20)
+    world.wait(90)
+    world.cluster.delete_pod("p1", world.now, 20)
+
+    world.wait(20)
+
+    with pytest.raises(NotYetError):
+        world.resolve()
+
+
+def test_a_lease_that_comes_again_unchanged_is_no_sign_of_life() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="3Gi")))
+    world.cluster.apply_lease(NODE, "renewed", world.now)
+    world.cluster.delete_pod("p1", world.now)
+    for _ in range(5):
+        world.wait(100)
+        world.cluster.apply_lease(NODE, "renewed", world.now)
+
+    world.wait(1)
+
+    assert world.used(A)[0] == 0
+
+
+# What still runs
+
+
+def placed_elsewhere(uid: str, memory: str) -> dict[str, object]:
+    """Return a pod as another leader, who knew of nothing else, has bound it."""
+    return World(gpu(A)).bind(pod(uid, container(memory=memory)))
+
+
+def test_who_is_bound_where_an_orphan_runs_waits_for_its_end() -> None:
+    world, other = World(gpu(A)), World(gpu(A))
+    other.bind(pod("p9", container(memory="6Gi")))
+    world.report(other.resolve("p9"))
+
+    world.apply(placed_elsewhere("p2", "6Gi"))
+
+    with pytest.raises(NotYetError, match="still used by a container that must end"):
+        world.resolve("p2")
+    world.report()
+    assert world.resolve("p2").slices[0].memory_bytes == 6 << 30
+
+
+def test_who_runs_already_is_not_taken_off_by_an_orphan() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="6Gi")))
+    running = world.resolve()
+    other = World(gpu(A))
+    other.bind(pod("p9", container(memory="6Gi")))
+
+    world.report(running, other.resolve("p9"))
+
+    assert running in world.cluster.snapshot(NODE)
+    assert world.resolve() == running
+
+
+def test_what_runs_counts_when_the_record_of_it_is_made_smaller() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="6Gi")))
+    running = world.resolve()
+    text = bound["metadata"]["annotations"]["vgpu.dev/allocation"]
+    smaller = text.replace(str(6 << 30), str(1 << 30))
+    assert smaller != text
+
+    tampered = pod("p1", container(memory="6Gi"), node=NODE)
+    tampered["metadata"]["annotations"]["vgpu.dev/allocation"] = smaller
+    world.apply(tampered)
+    world.report(running)
+
+    assert world.used(A)[0] >= 6
+    with pytest.raises(NotBelievedError):
+        world.resolve()
+
+
+def test_a_pod_whose_card_became_smaller_is_not_started_and_not_evicted_for_it() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="6Gi")))
+    world.cards = (gpu(A, 4),)
+
+    deltas = world.report()
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve()
+    assert deltas.evict == []
+    assert [notice.reason for _, notice in deltas.notices] == ["AllocationLost"]
