@@ -78,6 +78,7 @@ class Upkeep:
         self._now_ns = now_ns
         self._now = now
         self.chores = chores or Chores()
+        metrics.watch_chores(lambda: len(self.chores), lambda: self.chores.failures)
         self._began_ns = 0
         self._isolation: dict[str, tuple[Isolation, ...]] = {}
         """What each node told last, so that the same again costs nothing."""
