@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import datetime
 import filecmp
 import json
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +78,26 @@ class Site:
         assert done.status == 0, done.stderr
         return json.loads(done.stdout)
 
+    def patch_status(self, what: str, **status: object) -> None:
+        """Write a status, as a controller does."""
+        done = self.kubectl(
+            *("patch", what, "--subresource=status", "--type=merge"),
+            f"--patch={json.dumps({'status': status})}",
+        )
+        assert done.status == 0, done.stderr
+
+    def finish_job(self, name: str) -> None:
+        """Say of a Job what its controller says of one that succeeded."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        done = {"status": "True", "lastTransitionTime": now, "lastProbeTime": now}
+        self.patch_status(
+            f"job/{name}",
+            startTime=now,
+            completionTime=now,
+            succeeded=1,
+            conditions=[{"type": kind, **done} for kind in ("SuccessCriteriaMet", "Complete")],
+        )
+
     def may(self, account: str, verb: str, what: str, *, namespace: str = "") -> bool:
         """Tell whether a service account of the namespace may do something.
 
@@ -101,7 +123,7 @@ def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     assert site.kubectl("create", "namespace", site.namespace).status == 0
     yield site
     # What is the cluster's own must not outlive the test, whatever became of it.
-    site.helm("uninstall", "vgpu", "--ignore-not-found")
+    site.helm("uninstall", "vgpu", "--ignore-not-found", "--no-hooks")
     site.kubectl("delete", "namespace", site.namespace, "--wait=false")
 
 
@@ -353,7 +375,7 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
     plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
     refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
-    uninstalled = site.helm("uninstall", "vgpu")
+    uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")
 
     assert plain.status == 0, plain.stderr
     assert refused.status == 1
@@ -365,13 +387,79 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     )
 
 
-def test_uninstalling_leaves_nothing(site: Site) -> None:
+def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
+    plane: ControlPlane, site: Site, tmp_path: Path
+) -> None:
+    """Here no controller runs, and no kubelet: the test is the one, and runs the Job's program."""
     kinds = sorted({each["kind"] for each in rendered(namespace=site.namespace)})
     assert site.helm("install", "vgpu", str(CHART)).status == 0
 
-    assert site.helm("uninstall", "vgpu").status == 0
+    with subprocess.Popen(
+        [
+            *(find_built("helm"), f"--kubeconfig={site.kubeconfig}"),
+            *(f"--namespace={site.namespace}", "uninstall", "vgpu", "--timeout=3m"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as uninstalling:
+        try:
+            wait_until(
+                lambda: site.kubectl("get", "job", "vgpu-undo").status == 0,
+                "the Job is there",
+                timeout_seconds=60,
+            )
+            container = site.get("job", "vgpu-undo")["spec"]["template"]["spec"]["containers"][0]
+            undone = take_back(plane, site, container["args"], tmp_path)
+            # Before that nothing is removed.
+            assert uninstalling.poll() is None
+            assert site.kubectl("get", "deployment", "vgpu-scheduler-cache").status == 0
+            site.finish_job("vgpu-undo")
+            _, errors = uninstalling.communicate(timeout=120)
+        finally:
+            uninstalling.kill()
 
+    assert undone.endswith(f"daemonset {site.namespace}/vgpu-node: 2 of 2 nodes\n")
+    assert uninstalling.returncode == 0, errors
     label = "--selector=app.kubernetes.io/name=vgpu"
     left = site.kubectl("get", ",".join(kinds), "--all-namespaces", label, "--output=name")
     assert left.status == 0, left.stderr
     assert left.stdout == ""
+
+
+def take_back(plane: ControlPlane, site: Site, args: list[str], folder: Path) -> str:
+    """Run what the Job runs, with its rights, while the test answers for the controller."""
+    file = folder / "daemonset.json"
+    file.write_text(site.get("configmap", "vgpu-undo")["data"]["daemonset.json"])
+    token = site.kubectl("create", "token", "vgpu-undo").stdout.strip()
+    assert args[:2] == ["roll-out", "/etc/vgpu/undo/daemonset.json"]
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scheduler_cache.cli", "roll-out", str(file)),
+            f"--kubeconfig={plane.kubeconfig(folder / 'undo', {'token': token})}",
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as program:
+
+        def removing() -> bool:
+            spec = site.get("daemonset", "vgpu-node")["spec"]["template"]["spec"]
+            return "--undo" in spec["initContainers"][0]["args"]
+
+        wait_until(removing, "the nodes' pods are to remove", timeout_seconds=60)
+        site.patch_status(
+            "daemonset/vgpu-node",
+            observedGeneration=site.get("daemonset", "vgpu-node")["metadata"]["generation"],
+            **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), 2),
+            currentNumberScheduled=2,
+            numberMisscheduled=0,
+        )
+        output, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, output
+    return output
+
+
+def test_nothing_is_taken_back_where_nobody_wants_it() -> None:
+    for value in ("node.undoOnUninstall=false", "node.agent=host", "node.agent=remove"):
+        assert not [each for each in rendered(value) if each["kind"] == "Job"], value
