@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from scheduler_cache.dialects.dialect import Decision
+from scheduler_cache.dialects.hami import Hami
+from scheduler_cache.dialects.koordinator import Koordinator
 from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import (
     NoRoomError,
@@ -14,7 +18,7 @@ from scheduler_cache.errors import (
     NotYetError,
     WrongNodeError,
 )
-from scheduler_cache.pod import KubeNode, Pod
+from scheduler_cache.pod import KubeNode, Pod, pod_of
 from scheduler_cache.record import AllocationState
 from tests.scheduler_cache.builders import NODE
 from tests.scheduler_cache.kube_objects import (
@@ -447,3 +451,83 @@ def test_a_pod_whose_card_became_smaller_is_not_started_and_not_evicted_for_it()
         world.resolve()
     assert deltas.evict == []
     assert [notice.reason for _, notice in deltas.notices] == ["AllocationLost"]
+
+
+# What two leaders, or two schedulers, gave twice
+
+
+def test_of_two_that_hold_the_last_slot_of_a_card_one_is_started() -> None:
+    world = World(gpu(A, slots=1))
+    for uid in ("p1", "p2"):
+        world.apply(placed_elsewhere(uid, "1Gi"))
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve("p2")
+    # Another replica may have let p2 start; it is evicted.
+    with pytest.raises(NotYetError, match="must end"):
+        world.resolve("p1")
+    world.cluster.delete_pod("p2", world.now)
+    world.report()
+    assert world.resolve("p1")
+
+
+def test_nobody_is_started_beside_who_holds_a_card_alone() -> None:
+    world, other = World(gpu(A)), World(gpu(A))
+    alone = pod("p1", container(memory="1Gi"), annotations={"vgpu.dev/card-policy": "exclusive"})
+    world.apply(other.bind(alone))
+    world.apply(placed_elsewhere("p2", "1Gi"))
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve("p2")
+    world.cluster.delete_pod("p2", world.now)
+    world.report()
+    assert world.resolve("p1").exclusive
+
+
+def test_what_wanted_a_card_alone_and_cannot_be_read_keeps_every_card_alone() -> None:
+    world = World(gpu(A))
+    annotations = {"vgpu.dev/card-policy": "exclusive", "vgpu.dev/allocation": "unreadable"}
+    world.apply(pod("p1", container(memory="1Gi"), annotations=annotations, node=NODE))
+    world.apply(pod("p2", container(memory="1Gi")))
+
+    with pytest.raises(NoRoomError):
+        world.cluster.reserve("p2", NODE, 1, world.now)
+
+
+def test_a_scheduler_that_was_replaced_decides_nothing_any_more() -> None:
+    world = World(gpu(A), others=[Hami()])
+    decided = {"hami.io/vgpu-node": NODE, "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,0:;"}
+    source = pod(
+        "p1",
+        container_of("main", {"nvidia.com/gpumem": "1024"}),
+        annotations=decided,
+        node=NODE,
+    )
+    for mode, believed in (("join", True), ("replace", False)):
+        labels = {"vgpu.dev/dialect": "hami", "vgpu.dev/mode": mode}
+        world.cluster.apply_node(kube_node(labels=labels), world.now)
+        world.apply(source)
+        if believed:
+            assert world.resolve()
+        else:
+            with pytest.raises(NotBelievedError, match="hami decided about"):
+                world.resolve()
+
+
+def test_containers_of_one_account_hold_the_same_or_nothing() -> None:
+    world = World(gpu(A), others=[Koordinator()])
+    limits = {"koordinator.sh/gpu-memory": "2Gi", "koordinator.sh/gpu-core": "20"}
+    containers = [container_of(name, limits) for name in ("main", "second")]
+    source = pod("p1", *containers)
+    world.apply(source)
+    reservation, _ = world.cluster.reserve("p1", NODE, 1, world.now)
+    unequal = dict(reservation.allocations)
+    part = unequal["second"].slices[0]
+    less = dataclasses.replace(part, memory_bytes=part.memory_bytes // 2)
+    unequal["second"] = dataclasses.replace(unequal["second"], slices=(less,))
+    signed = world.dialects.native.encode_allocation(pod_of(source), unequal, {})
+
+    world.apply(bound_pod(source, signed, NODE))
+
+    with pytest.raises(NotBelievedError, match="share one account and yet hold different"):
+        world.resolve()
