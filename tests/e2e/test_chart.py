@@ -6,8 +6,10 @@ from __future__ import annotations
 import datetime
 import filecmp
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +18,16 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import CHART, MANIFESTS, Item, containers_of, items_of, one, pod_specs
+from tests.deploy.manifests import (
+    CHART,
+    MANIFESTS,
+    Item,
+    containers_of,
+    items_of,
+    one,
+    pod_specs,
+    text_of,
+)
 from tests.testbed import REPOSITORY
 from tests.testbed.kubernetes import ControlPlane
 from tests.testbed.kubernetes.programs import find_built
@@ -325,6 +336,29 @@ def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None
     assert site.get("secret", "vgpu-admission")["data"] == {"tls.crt": "eA=="}
     webhooks = site.get("mutatingwebhookconfiguration", "vgpu-admission")["webhooks"]
     assert webhooks[0]["clientConfig"]["caBundle"] == "eA=="
+
+
+def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/kubernetes.md").read_text()
+    _, begin, rest = text.partition("$ openssl req -x509")
+    commands = f"{begin}{rest.partition('$ kubectl create namespace')[0]}"
+    script = "set -e\n" + re.sub(r"^\$ ", "", commands, flags=re.MULTILINE)
+
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    agent = tomllib.loads(
+        text_of(items_of((MANIFESTS / "vgpu.yaml").read_text()), "vgpu-node", "agent.toml")
+    )
+    for name, host in (
+        ("vgpu-scheduler-cache", agent["cache"]["server_name"]),
+        ("vgpu-scheduler", "vgpu-scheduler"),
+    ):
+        words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt")
+        verified = subprocess.run(
+            [*words, f"{name}.crt"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_rights_are_what_each_needs(site: Site) -> None:
