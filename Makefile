@@ -38,7 +38,7 @@ WORKERS ?= 4
 # Daemons do most of the work here, not the tests.
 ENGINE_WORKERS ?= 3
 
-.PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench device clean
+.PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench images test-images device clean
 
 $(SETUP): scripts/setup requirements.txt requirements-kube.txt requirements-dev.txt setup.cfg
 	scripts/setup base
@@ -63,7 +63,7 @@ test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
 	scripts/run-c-tests $(C_TESTS)
 
 test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES)
-	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device and not deb and not e2e"
+	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device and not deb and not e2e and not images"
 
 test: test-c test-py
 
@@ -77,17 +77,28 @@ demo: $(SETUP) $(PRODUCTS) $(FAKES)
 bench: $(SETUP) $(PRODUCTS) $(FAKES)
 	$(PY) bench/runtime.py
 
+# Both images, for REGISTRY (docker.io/vgpu) with TAG (the version).
+images: $(SETUP) $(PRODUCTS)
+	scripts/images $(REGISTRY) $(TAG)
+
+# On a base image that is made here, of Debian's packages.
+test-images: $(SETUP) $(PRODUCTS)
+	scripts/setup engines deb
+	$(PY) -m pytest -q -m images tests/images
+
 device: $(SETUP) $(PRODUCTS)
 	tests/device/run
 
 install: $(SETUP) $(PRODUCTS)
 	scripts/install "$(DESTDIR)" "$(PREFIX)" "$(VERSION)"
 
-# Exit 3 of scripts/kube-apiserver: what the tier needs cannot be had here, so that it was not run.
-e2e: $(SETUP) $(PRODUCTS)
+KUBE_PROGRAMS := kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl helm
+# Exit 3 of scripts/kube-program: what the tier needs cannot be had here, so that it was not run.
+E2E_MARK := $(if $(QUICK),e2e_quick,e2e)
+e2e: $(SETUP) $(PRODUCTS) $(FAKES)
 	scripts/setup e2e
-	scripts/kube-apiserver >/dev/null
-	$(PY) -m pytest -q -m e2e
+	for name in $(KUBE_PROGRAMS); do scripts/kube-program $$name >/dev/null || exit; done
+	$(PY) -m pytest -q -m $(E2E_MARK) tests/e2e
 
 # Each target for SECONDS, as many at once as there are processors.
 fuzz: SECONDS ?= 600

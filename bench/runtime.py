@@ -17,17 +17,17 @@ import os
 import platform
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.life_cycle import table_cri, table_docker
+from bench.table import PLAIN, CommandFailedError, Sample, Table, measure, print_table
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.testbed import BUILD
 from tests.testbed.node import Node, cgroup_words
@@ -36,87 +36,10 @@ from tests.testbed.rootfs import build_rootfs, copy_rootfs
 
 LAUNCHER = BUILD / "vgpu-container-runtime"
 NO_OP = BUILD / "tests" / "launcher" / "recorder"
-SPAWN = BUILD / "bench" / "spawn"
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 TMPFS = "/dev/shm"
-TABLES = ("alone", "runc", "crun", "agent")
-PLAIN = "plain"
+TABLES = ("alone", "runc", "crun", "agent", "docker", "cri")
 EDITED = "plain, bundle edited before"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One run of one command."""
-
-    wall_ms: float
-    cpu_ms: float
-    rss_kib: int
-
-
-class CommandFailedError(Exception):
-    """A measured command did not do its work, so its time means nothing."""
-
-
-def measure(argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Sample:
-    """Run a command once; its exit code must be 0."""
-    # To a file: a container that `create` makes keeps stderr open, so a pipe would not end.
-    with tempfile.TemporaryFile() as stderr:
-        done = subprocess.run(
-            [SPAWN, *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=None if env is None else {**os.environ, **env},
-            check=True,
-        )
-        wall_ns, cpu_ns, rss_kib, status = (int(word) for word in done.stdout.split())
-        if status != 0:
-            stderr.seek(0)
-            words = " ".join(str(word) for word in argv)
-            raise CommandFailedError(f"{words}: exit {status}: {stderr.read().decode().strip()}")
-    return Sample(wall_ns / 1e6, cpu_ns / 1e6, rss_kib)
-
-
-@dataclass
-class Table:
-    """Samples by command and variant."""
-
-    title: str
-    samples: dict[str, dict[str, list[Sample]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, command: str, variant: str, sample: Sample) -> None:
-        """Keep one sample."""
-        self.samples[command][variant].append(sample)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row per command and variant."""
-        rows = []
-        for command, variants in self.samples.items():
-            plain = variants.get(PLAIN) or self.samples["nothing"][PLAIN]
-            base = summary(plain)
-            for variant, samples in variants.items():
-                row = summary(samples)
-                if samples is not plain:
-                    row["added_ms"] = row["median_ms"] - base["median_ms"]
-                    row["added_p99_ms"] = row["p99_ms"] - base["p99_ms"]
-                    row["added_cpu_ms"] = row["cpu_ms"] - base["cpu_ms"]
-                rows.append({"command": command, "variant": variant, **row})
-        return rows
-
-
-def summary(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the numbers of one row."""
-    walls = sorted(sample.wall_ms for sample in samples)
-    return {
-        "n": len(walls),
-        "median_ms": statistics.median(walls),
-        "p99_ms": walls[min(len(walls) - 1, round(0.99 * (len(walls) - 1)))],
-        "cpu_ms": statistics.median(sample.cpu_ms for sample in samples),
-        "rss_kib": max(sample.rss_kib for sample in samples),
-    }
 
 
 # -- wrappers --------------------------------------------------------------------------------
@@ -349,23 +272,6 @@ def parallel(wrapper: Wrapper, directory: Path, count: int = 100) -> float:
 # -- output ----------------------------------------------------------------------------------
 
 
-def print_table(title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
-    """Print one table in Markdown."""
-    print(f"\n### {title}\n")
-    print("| command | variant | n | median ms | p99 ms | CPU ms | RSS KiB | added ms (p99) |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for row in rows:
-        added = ""
-        if "added_ms" in row:
-            added = f"{row['added_ms']:+.3f} ({row['added_p99_ms']:+.3f})"
-        print(
-            f"| {row['command']} | {row['variant']} | {row['n']} | {row['median_ms']:.3f} "
-            f"| {row['p99_ms']:.3f} | {row['cpu_ms']:.3f} | {row['rss_kib']} | {added} |"
-        )
-    for note in notes:
-        print(f"\n{note}")
-
-
 def machine() -> dict[str, str]:
     """Return what a reader needs to compare two results."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -397,6 +303,10 @@ def run_table(name: str, directory: Path, args: argparse.Namespace) -> dict[str,
         table = table_alone(directory, args.rounds, args.peer)
     elif name == "agent":
         table = table_agent(directory, args.rounds // 5)
+    elif name == "docker":
+        table = table_docker(directory, max(3, args.rounds // 10), args.peer)
+    elif name == "cri":
+        table = table_cri(directory, max(3, args.rounds // 10), args.peer)
     else:
         options, prefix = cgroup_words(name)
         if args.below is not None:

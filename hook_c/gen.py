@@ -363,7 +363,7 @@ HOOKED = {
         "pool_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
-    "pool.change": Kind(end="pools_end(status)"),
+    "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),
     "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
     "graph.node": Kind("graph_any_node_begin(&call, {parameters})"),
     "graph.instantiate": Kind(
@@ -454,7 +454,7 @@ HOOKED = {
         "object_unmap_end(&call, status, {address}, {bytes})",
     ),
     "free.async": Kind(
-        "free_begin(&call, {pointer})", "free_async_end(&call, status, {stream}, {thread})"
+        "free_async_begin(&call, {pointer})", "free_async_end(&call, status, {stream}, {thread})"
     ),
     "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
     "context.create": Kind(
@@ -462,6 +462,8 @@ HOOKED = {
         "context_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "context.destroy": Kind(end="context_destroy_end(status, (uint64_t)(uintptr_t){context})"),
+    "context.attach": Kind(end="context_attach_end(status, HOOK_VALUE(status, {out}))"),
+    "context.detach": Kind(end="context_detach_end(status, (uint64_t)(uintptr_t){context})"),
     "context.retain": Kind(
         "primary_retain_begin(&call, {device})",
         "primary_retain_end(&call, status, HOOK_VALUE(status, {out}))",

@@ -2,7 +2,7 @@
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_array.c hook_device.c hook_freed.c hook_graph.c \
 	hook_launch.c hook_local.c hook_memory.c hook_nvml.c hook_pool.c hook_vmm.c \
-	launch_clock.c limits.c log.c lookup.c quota.c region.c table.c tenant.c throttle.c hooks.gen.c lookup_thunk.S)
+	launch_clock.c limits.c log.c lookup.c quota.c rebind.c region.c table.c tenant.c throttle.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
 	hook_c/module.mk
 HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
@@ -47,6 +47,12 @@ $(BUILD)/tests/hook_c/%-tsan: hook_c/tests/%.c $(HOOK_PURE) $(HOOK_HEADERS) $(HO
 
 C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 	$(addprefix $(BUILD)/tests/hook_c/,test_limits-tsan test_quota-tsan test_table-tsan)
+
+# Includes the sources that it searches through; its threads' stacks are none for the sanitizers.
+$(BUILD)/tests/hook_c/test_interleavings: hook_c/tests/test_interleavings.c hook_c/src/quota.c \
+		hook_c/src/region.c $(HOOK_HEADERS) hook_c/tests/check.h
+	@mkdir -p $(@D)
+	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $<
 
 # The launch hooks and the arbiter's slots on a simulated card, in simulated time.
 HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) hook_c/src/throttle.c hook_c/arbiter/slots.c

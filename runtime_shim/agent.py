@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,20 +34,28 @@ from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.counters import Counters
 from runtime_shim.create import Creator, verdict_seconds
 from runtime_shim.dependants import remove_unused_versions
+from runtime_shim.device_plugin.plugins import DevicePlugins
+from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.enforcement import Enforcer
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
+from runtime_shim.health import Health
 from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
+from runtime_shim.isolation import Isolation
+from runtime_shim.kubelet import Kubelet
 from runtime_shim.library import check_library
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
 from runtime_shim.node_watch import NodeAnswers, PodLookup
+from runtime_shim.probe import Probe
 from runtime_shim.processes import boot_id
 from runtime_shim.readings import remove_readings, write_readings
 from runtime_shim.region import Regions
+from runtime_shim.report_echo import ReportEcho
 from runtime_shim.threads import in_thread
 from runtime_shim.tls import CredentialsError, Proof, needs_proof
 from runtime_shim.verdict import VerdictServer, listen
+from runtime_shim.voucher import Voucher
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +88,7 @@ class Agent:
         self._boot_id = boot_id()
         self._report_wanted = asyncio.Event()
         self._report_lock = asyncio.Lock()
+        self._echo = ReportEcho(self._report_wanted.set)
         self._cache_connected = False
         self._readings_kept = True
         self.counters = Counters()
@@ -87,7 +97,8 @@ class Agent:
         self.cache = CacheClient(config.cache, config.node_name, proof)
         self.answers = NodeAnswers() if in_cluster else None
         self._follow_anew = asyncio.Event()
-        self.inventory = Inventory(PyNvml(config.driver.nvml_library))
+        driver = config.driver
+        self.inventory = Inventory(PyNvml(driver.nvml_library, driver.unified_memory_bytes))
         self.host = Host(config.driver)
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
@@ -99,15 +110,21 @@ class Agent:
             self.pods = PodLookup(
                 config, self.cache.node_name, self.answers, self.cache, self.store, self.counters
             )
+        self.isolation = Isolation(self._report_wanted.set, time.monotonic)
+        self.plugins = None
+        voucher = None
+        if in_cluster:
+            kubelet = Kubelet(config.device_plugin.kubelet_dir)
+            resources = resources_of(config.device_plugin)
+            self.plugins = DevicePlugins(resources, kubelet, self._card_messages)
+            own = frozenset(each.name for each in resources)
+            voucher = Voucher(config.device_plugin, kubelet, own, self.inventory, self.host)
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
-        self.calibration = Calibration(
-            paths.state_dir / "contexts.json",
-            # The library's own folder: the two are of one version.
-            paths.library.parent / "vgpu-probe",
-            config.driver.library_dirs,
-            self.inventory,
-        )
+        # The library's own folder: the two are of one version.
+        probe = Probe(paths.library.parent / "vgpu-probe", driver.library_dirs)
+        self.calibration = Calibration(paths.state_dir / "contexts.json", probe, self.inventory)
+        self.health = Health(self.inventory, probe, self._cards_changed, time.monotonic)
         self.creator = Creator(
             config,
             cache=self.cache,
@@ -119,6 +136,8 @@ class Agent:
             host=self.host,
             counters=self.counters,
             pods=self.pods,
+            voucher=voucher,
+            isolation=self.isolation,
         )
 
     async def prepare(self) -> None:
@@ -149,12 +168,15 @@ class Agent:
             else:
                 group.create_task(self._follow_cluster(self.answers))
                 group.create_task(self._renew_forever())
+            if self.plugins is not None:
+                group.create_task(self.plugins.run())
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
             group.create_task(
                 arbitrate(self._config.paths.library.parent / LIBRARY_NAME, self.regions)
             )
             group.create_task(self._look_for_cards())
+            group.create_task(self.health.run())
             group.create_task(self._calibrate_forever())
             group.create_task(self._remove_old_libraries_forever())
 
@@ -294,19 +316,29 @@ class Agent:
             self._report_wanted.clear()
             ready = await in_thread(self._ready)
             claims = self.claims.reports()
+            running = [claim.allocation.allocation_id for claim in claims if claim.state == RUNNING]
             await self.cache.report(
                 pb.ReportNodeRequest(
                     node_name=self.cache.node_name,
-                    cards=self.inventory.messages(self._config.policy.slots_per_card),
-                    running_allocation_ids=[
-                        claim.allocation.allocation_id for claim in claims if claim.state == RUNNING
-                    ],
+                    cards=self._card_messages(),
+                    running_allocation_ids=running,
                     claims=claims,
                     ready=ready,
                     boot_id=self._boot_id,
                     agent_version=__version__,
+                    isolation=self._isolation_messages(),
                 )
             )
+            if self.answers is not None:
+                self._echo.reported(running)
+
+    def _isolation_messages(self) -> list[pb.ContainerIsolation]:
+        if self.answers is None:
+            return []
+        return self.isolation.messages(answer.allocation for answer, _ in self.claims.running())
+
+    def _card_messages(self) -> list[pb.Card]:
+        return self.inventory.messages(self._config.policy.slots_per_card)
 
     def _ready(self) -> bool:
         try:
@@ -342,7 +374,12 @@ class Agent:
         while True:
             await asyncio.sleep(_INVENTORY_SECONDS)
             if await self.inventory.refresh():
-                self._report_wanted.set()
+                self._cards_changed()
+
+    def _cards_changed(self) -> None:
+        self._report_wanted.set()
+        if self.plugins is not None:
+            self.plugins.look()
 
     async def _calibrate_forever(self) -> None:
         """Measure new cards, and tell running containers what was not known when they started."""
@@ -385,6 +422,7 @@ class Agent:
                 cache_connected=lambda: self._cache_connected,
                 mode=self._config.mode,
                 certificate_expires=lambda: self.cache.expires_unix_seconds,
+                resources=self.plugins.registered if self.plugins is not None else dict,
             ),
         )
         logger.info("serving metrics", extra={"address": self._config.metrics.listen})
@@ -503,11 +541,21 @@ def main() -> None:
 @_CONFIG_OPTION
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
 @click.option("--node-name", envvar="VGPU_NODE_NAME", help="Goes before node_name in the file.")
-def run(config_path: Path, log_format: str, node_name: str | None) -> None:
+@click.option(
+    "--cache-address",
+    envvar="VGPU_CACHE_ADDRESS",
+    help="Goes before cache.address in the file: a pod knows its Service's by a variable alone.",
+)
+def run(
+    config_path: Path, log_format: str, node_name: str | None, cache_address: str | None
+) -> None:
     """Serve until SIGTERM."""
     config = _load(config_path)
     if node_name:
         config = dataclasses.replace(config, node_name=node_name)
+    if cache_address:
+        cache = dataclasses.replace(config.cache, address=cache_address)
+        config = dataclasses.replace(config, cache=cache)
     if os.geteuid() != 0:
         raise click.ClickException("the node agent must run as root")
     configure_logging(log_format)

@@ -37,9 +37,10 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _AUTHORITY: Final = "grpc.default_authority"
 
 # gRPC waits by itself before it connects again; its default of 20 s is longer than a create may.
+# What it calls the least wait is also how long a connection may take, handshake and all.
 _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # The authority of a unix socket is its path, percent-encoded; some servers dislike that.
     (_AUTHORITY, "localhost"),
@@ -177,9 +178,16 @@ class CacheClient:
             raise CacheUnreachableError(self._config.address, 0.0, self._expired(credentials))
 
     async def allocate(
-        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+        self,
+        key: tuple[str, str],
+        request: pb.AllocationRequest,
+        seconds: float,
+        *,
+        spare_stopped: bool = False,
     ) -> pb.AllocateResponse:
         """Return the claim of a container, new or known; tries until `seconds` are over.
+
+        `spare_stopped`: rather none than one that takes the slice of a stopped container.
 
         Raises RefusedError when the cache says no, of kind NoRoomError when that may change, and
         CacheUnreachableError when it says nothing, of kind CacheFailedError when it cannot answer.
@@ -188,6 +196,7 @@ class CacheClient:
             claim=pb.ClaimKey(runtime_root=key[0], container_id=key[1]),
             node_name=self.node_name,
             request=request,
+            spare_stopped=spare_stopped,
         )
         answer: pb.AllocateResponse = await self._until(
             seconds, lambda timeout: self._stub.Allocate(call, timeout=timeout)

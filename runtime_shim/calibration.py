@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from runtime_shim.inventory import CardFacts, Inventory
+from runtime_shim.probe import Probe, ProbeError
 
 logger = logging.getLogger(__name__)
 
-# A first context on an idle H100 takes 0.3 s, with eight cards and a cold driver some seconds.
-_PROBE_SECONDS = 30.0
 # A card that was busy or full is tried again after this time.
 _RETRY_SECONDS = 60.0
 
@@ -28,12 +26,9 @@ _RETRY_SECONDS = 60.0
 class Calibration:
     """The costs, kept in one file; a new driver version measures anew."""
 
-    def __init__(
-        self, file: Path, probe: Path, library_dirs: Sequence[Path], inventory: Inventory
-    ) -> None:
+    def __init__(self, file: Path, probe: Probe, inventory: Inventory) -> None:
         self._file = file
         self._probe = probe
-        self._library_dirs = library_dirs
         self._inventory = inventory
         self._driver_version = ""
         self._bytes: dict[str, int] = {}
@@ -70,44 +65,13 @@ class Calibration:
             self._write()
 
     async def _measure_one(self, uuid: str) -> int | None:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
-        folders = [str(folder) for folder in self._library_dirs]
-        if folders:
-            inherited = environment.get("LD_LIBRARY_PATH")
-            environment["LD_LIBRARY_PATH"] = ":".join([*folders, *filter(None, [inherited])])
         try:
-            process = await asyncio.create_subprocess_exec(
-                self._probe,
-                "--hold",
-                str(int(_PROBE_SECONDS)),
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-        except OSError as error:
-            logger.warning("vgpu-probe cannot run", extra={"reason": str(error)})
+            async with self._probe.context(uuid) as pid:
+                found = await self._inventory.processes(uuid)
+                return {process.pid: process.used_bytes for process in found or ()}.get(pid)
+        except ProbeError as error:
+            logger.warning("context not measured", extra={"card": uuid, "reason": str(error)})
             return None
-        try:
-            assert process.stdout is not None
-            async with asyncio.timeout(_PROBE_SECONDS):
-                line = await process.stdout.readline()
-            if not _made_a_context(line):
-                logger.warning(
-                    "context not measured",
-                    extra={"card": uuid, "reason": line.decode(errors="replace")[:200].strip()},
-                )
-                return None
-            found = await self._inventory.processes(uuid)
-            held = {process.pid: process.used_bytes for process in found or ()}
-            return held.get(process.pid)
-        except TimeoutError:
-            logger.warning("context not measured", extra={"card": uuid, "reason": "time is over"})
-            return None
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
 
     def _write(self) -> None:
         temporary = self._file.with_suffix(".new")
@@ -117,12 +81,3 @@ class Calibration:
             temporary.replace(self._file)
         except OSError as error:  # measured again after a restart
             logger.warning("measured context costs not kept", extra={"reason": str(error)})
-
-
-def _made_a_context(line: bytes) -> bool:
-    """Return whether the probe's output shows one card on which it has a context."""
-    try:
-        devices = json.loads(line)["devices"]
-        return len(devices) == 1 and devices[0]["mem_get_info"]["code"] == 0
-    except (ValueError, KeyError, TypeError):
-        return False

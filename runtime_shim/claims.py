@@ -29,7 +29,6 @@ from runtime_shim.life import (
     NO_PROCESS_SECONDS,
     RELEASED,
     RUNNING,
-    STOPPED,
     Process,
     Sighting,
     next_state,
@@ -404,17 +403,15 @@ class Claims:
         await asyncio.shield(self._next_pass)
 
     async def look_before_create(self, key: tuple[str, str]) -> None:
-        """Look at what must be known before a create of `key` asks for a slice.
+        """Look at the container itself before a create of `key` asks for a slice.
 
-        That is itself, and as long as the cache could take the slice of a stopped container, also
-        whatever its engine has forgotten: the slice of a removed one goes first. The others wait
-        for the next pass, or until there is no room: to look at them would cost more than the
-        create.
+        The others wait for the next pass, or until there is no room: to look at them would cost
+        more than the create.
         """
-        doubtful = _without_init(list(self._tracked.values()))
-        if self._orphans or any(each.answer.state == STOPPED for each in doubtful):
-            await self._free_removed(doubtful, key)
-        elif own := [each for each in doubtful if each.answer.key == key]:
+        own = [
+            each for each in _without_init(list(self._tracked.values())) if each.answer.key == key
+        ]
+        if own:
             # Some reads of /run: a thread, and a pass that holds the lock, would take longer.
             for seen in _look_at_all(own, self._boot_id, self._regions.folder):
                 await self._apply(*seen)

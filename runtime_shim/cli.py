@@ -23,6 +23,7 @@ from runtime_shim.configure.command import configure
 from runtime_shim.doctor.command import doctor
 from runtime_shim.errors import ConfigError, RefusedError, RuntimeShimError
 from runtime_shim.inventory import CardFacts, PyNvml
+from runtime_shim.node_install import node_install
 from runtime_shim.region import read_overhead, read_usage
 from runtime_shim.request import parse_request
 from runtime_shim.status import status
@@ -65,6 +66,7 @@ main.add_command(nodes)
 main.add_command(resolve)
 main.add_command(doctor)
 main.add_command(status)
+main.add_command(node_install)
 
 
 @main.command()

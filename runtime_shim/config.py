@@ -26,6 +26,10 @@ DRIVER_CAPABILITIES = frozenset(
 )
 
 
+# Source: docs/dialects.md.
+DIALECTS = ("native", "hami", "volcano", "koordinator", "kai", "gpu_manager", "alnair")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paths:
     """Where the agent's files are."""
@@ -90,6 +94,13 @@ class Driver:
     """Folders searched for driver libraries before the loader's own."""
     cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     """CDI's own two folders. Source: CDI specification, "Where are CDI files located"."""
+    unified_memory_bytes: int = 0
+    """What a board that shares the host's memory has to give, of which its driver says nothing. 0:
+    such a card is reported as unhealthy, and the others are used."""
+
+    def __post_init__(self) -> None:
+        if self.unified_memory_bytes < 0:
+            raise ConfigError("driver.unified_memory_bytes must be 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +133,39 @@ class Metrics:
                 f"metrics.listen must be ADDRESS:PORT, such as 127.0.0.1:9482, not {self.listen!r}"
             )
         return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePlugin:
+    """What the kubelet is told, and asked. Kubernetes mode only."""
+
+    dialects: tuple[str, ...] = ("native",)
+    """Whose resources this node advertises: those of the plugins whose place we take. Koordinator
+    and KAI have none here, their own agents stay."""
+    claim_bare_gpu: bool = False
+    """HAMi's `nvidia.com/gpu` is also the name of NVIDIA's own plugin. True: it is HAMi's here, and
+    that plugin does not run on this node; it must agree with the scheduler cache's."""
+    volcano_memory_factor: int = 1
+    """MiB in one `volcano.sh/vgpu-memory`, as in Volcano's own configuration (gpuMemoryFactor)."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """Holds `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`."""
+    whole_card_resources: tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/mig-*")
+    """Resources of other plugins by which the kubelet vouches for a container's whole cards; with
+    `*` and `?`. No other resource of a plugin says anything about GPUs."""
+
+    def __post_init__(self) -> None:
+        for dialect in self.dialects:
+            _one_of("device_plugin.dialects", dialect, DIALECTS)
+        if len(set(self.dialects)) < len(self.dialects):
+            raise ConfigError("device_plugin.dialects names one twice")
+        if not 1 <= self.volcano_memory_factor <= 1 << 20:
+            raise ConfigError("device_plugin.volcano_memory_factor must be 1..1048576 MiB")
+        for pattern in self.whole_card_resources:
+            if "/" not in pattern or pattern.startswith(("*", "?", "vgpu.dev/")):
+                raise ConfigError(
+                    "device_plugin.whole_card_resources holds DOMAIN/NAME patterns of other"
+                    f" plugins' resources, not {pattern!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +245,7 @@ class Config:
     cache: Cache = field(default_factory=Cache)
     driver: Driver = field(default_factory=Driver)
     gpu_runtime: GpuRuntime = field(default_factory=GpuRuntime)
+    device_plugin: DevicePlugin = field(default_factory=DevicePlugin)
     policy: Policy = field(default_factory=Policy)
     metrics: Metrics = field(default_factory=Metrics)
 

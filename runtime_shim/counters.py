@@ -17,6 +17,7 @@ VERDICTS: Final = ("low-level", "gpu", "refuse", "late")
 REFUSALS: Final = (
     "bundle",
     "identity",
+    "kubelet",
     "request",
     "policy",
     "library",

@@ -36,10 +36,17 @@ from runtime_shim.errors import (
 from runtime_shim.host import Host
 from runtime_shim.identity import Identity, IdentityError, check_container_uuid, identity_of
 from runtime_shim.inventory import CardFacts, Inventory
+from runtime_shim.isolation import Isolation
 from runtime_shim.library import check_library
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
 from runtime_shim.node_watch import PodLookup
-from runtime_shim.policy import Treatment, check_managed, driver_capabilities, treat_unmanaged
+from runtime_shim.policy import (
+    Decision,
+    Treatment,
+    check_managed,
+    driver_capabilities,
+    treat_unmanaged,
+)
 from runtime_shim.processes import boot_id, boottime_ns
 from runtime_shim.region import Regions, check_allocation
 from runtime_shim.request import parse_request
@@ -59,6 +66,7 @@ from runtime_shim.spec import (
 from runtime_shim.strip import VGPU_MOUNT, strip_gpu
 from runtime_shim.threads import Lane
 from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
+from runtime_shim.voucher import Voucher
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +91,12 @@ class Allocator(Protocol):
     """The part of the scheduler cache that answers a create."""
 
     async def allocate(
-        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+        self,
+        key: tuple[str, str],
+        request: pb.AllocationRequest,
+        seconds: float,
+        *,
+        spare_stopped: bool = False,
     ) -> pb.AllocateResponse:
         """Return the claim of a container. Raises RefusedError or CacheUnreachableError."""
 
@@ -117,9 +130,15 @@ class Creator:
         host: Host,
         counters: Counters | None = None,
         pods: PodLookup | None = None,
+        voucher: Voucher | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
-        """`pods`: Kubernetes mode, in which containers get what the cluster gave them."""
+        """`pods`: Kubernetes mode, in which containers get what the cluster gave them; `voucher`
+        knows there who was given whole cards by another plugin, and `isolation` is told of starts.
+        """
         self._pods = pods
+        self._voucher = voucher
+        self._isolation = isolation or Isolation(lambda: None, time.monotonic)
         self._config = config
         self._counters = counters or Counters()
         self._cache = cache
@@ -190,6 +209,8 @@ class Creator:
     def _refused(self, creation: _Creation, cause: str, reason: str, remedy: str) -> Verdict:
         """Return the refusal; `cause`: one of counters.REFUSALS."""
         self._counters.refusals[cause] += 1
+        if creation.pod is not None:
+            self._isolation.refused(creation.pod, creation.allocation_id, f"{reason}; {remedy}")
         line = refusal_line(creation.name, reason, remedy)
         logger.warning(
             "container refused",
@@ -241,10 +262,14 @@ class Creator:
         creation.step = "identity"
         identity = self._identity(creation, spec, facts)
         if identity is None or not (facts.managed or pods.known(identity)):
-            creation.unmanaged_verdict = self._unmanaged(
-                creation, spec, facts, allow=self._config.policy.unmanaged_allow if identity else ()
-            )
+            await self._judge_beside(creation, spec, facts, identity)
             return await self._start_unmanaged(creation)
+        creation.pod = pb.PodIdentity(
+            uid=identity.pod_uid,
+            namespace=identity.namespace,
+            name=identity.pod,
+            container_name=identity.container_name,
+        )
         container_uuid = check_container_uuid(facts.container_uuid) if facts.managed else ""
         if not container_uuid and self._config.policy.require_uuid:
             raise IdentityError(
@@ -254,11 +279,13 @@ class Creator:
         creation.step = "policy"
         self._check_policy(creation, facts)
         creation.step = "cache"
+        snapshots = pods.snapshots
         allocation = await pods.find(
             identity, container_uuid, launch.container_id, self._seconds_left(launch)
         )
+        creation.pod, creation.allocation_id = allocation.pod, allocation.allocation_id
         if not allocation.slices:
-            creation.unmanaged_verdict = self._void(creation, spec)
+            self._void(creation, spec)
             return await self._start_unmanaged(creation)
         check_allocation(allocation)
         cards = self._cards(allocation)
@@ -277,16 +304,40 @@ class Creator:
                     f"container {other[:12]} still runs with its slice",
                     "it starts once that one has ended",
                 )
-            if pods.is_gone(allocation.allocation_id):
+            if pods.is_gone(allocation.allocation_id, snapshots):
                 raise RefusedError(
                     "its slice was taken back while it started",
                     "a pod that was deleted is not started again",
                 )
+            latest = pods.latest(allocation)
+            if latest != allocation:
+                check_allocation(latest)
+                allocation, cards = latest, self._cards(latest)
+                if _gives_whole_cards(allocation, cards) != (plan.library is None):
+                    raise RefusedError("its slice changed while it started", "it is started again")
             answer = self._answer(creation, plan, allocation)
             creation.step = "files"
             self._claims.started(answer, launch.launcher_pidfd)
             self._prepare(creation, plan, rootfs, answer, cards)
+        self._isolation.enforced(allocation, creation.weaknesses)
         return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+
+    async def _judge_beside(
+        self, creation: _Creation, spec: Spec, facts: Classification, identity: Identity | None
+    ) -> None:
+        """Decide about a pod's container without a slice, to which another plugin may have given
+        whole cards.
+        """
+        allow = self._config.policy.unmanaged_allow if identity else ()
+        decision = treat_unmanaged(facts, default=self._config.policy.unmanaged, allow=allow)
+        if decision.treatment is Treatment.VOID and identity and self._voucher:
+            creation.step = "kubelet"
+            seconds = self._seconds_left(creation.launch)
+            if await self._voucher.vouches(identity, spec, seconds):
+                decision = treat_unmanaged(facts, vouched=True)
+                if self._voucher.needs_gpu_runtime(spec):
+                    creation.unmanaged_verdict = GPU
+        self._unmanaged(creation, spec, decision)
 
     def _identity(self, creation: _Creation, spec: Spec, facts: Classification) -> Identity | None:
         """Return whose container it is; None for one that holds nothing and need not say."""
@@ -307,6 +358,16 @@ class Creator:
             return None
 
     async def _start_unmanaged(self, creation: _Creation) -> Verdict:
+        if creation.guarded is not None:
+            creation.step = "rootfs"
+            await self._inspections.run(
+                partial(
+                    self._doors.check,
+                    creation.guarded,
+                    creation.launch.bundle_fd,
+                    own_only=True,
+                )
+            )
         if creation.void is not None:
             creation.step = "rootfs"
             await self._inspections.run(partial(self._check_doors, creation, creation.void))
@@ -333,7 +394,9 @@ class Creator:
         env = environment(spec)
         request = parse_request(env) if facts.managed else self._earlier_request(launch, spec, env)
         if request is None:
-            creation.unmanaged_verdict = self._unmanaged(creation, spec, facts)
+            self._unmanaged(
+                creation, spec, treat_unmanaged(facts, default=self._config.policy.unmanaged)
+            )
             return None
         creation.step = "policy"
         self._check_policy(creation, facts)
@@ -342,10 +405,13 @@ class Creator:
     def _check_policy(self, creation: _Creation, facts: Classification) -> None:
         check_managed(facts, sys_admin=self._config.policy.sys_admin)
         if facts.sys_admin:
-            logger.warning(
-                "weak isolation: CAP_SYS_ADMIN can unmount what limits the container",
-                extra={"container_id": creation.launch.container_id},
-            )
+            self._weakened(creation, "CAP_SYS_ADMIN can unmount what limits the container")
+
+    def _weakened(self, creation: _Creation, why: str) -> None:
+        creation.weaknesses.append(why)
+        logger.warning(
+            "weak isolation: %s", why, extra={"container_id": creation.launch.container_id}
+        )
 
     def _plan(
         self, creation: _Creation, spec: Spec, request: pb.AllocationRequest, *, whole: bool
@@ -414,14 +480,7 @@ class Creator:
     def _check_doors(self, creation: _Creation, spec: Spec) -> None:
         self._doors.check(spec, creation.launch.bundle_fd)
 
-    def _unmanaged(
-        self,
-        creation: _Creation,
-        spec: Spec,
-        facts: Classification,
-        allow: Sequence[str] = (),
-    ) -> Verdict:
-        decision = treat_unmanaged(facts, default=self._config.policy.unmanaged, allow=allow)
+    def _unmanaged(self, creation: _Creation, spec: Spec, decision: Decision) -> None:
         if decision.treatment is Treatment.LEAVE:
             logger.warning(
                 "container without a slice left as it is",
@@ -431,18 +490,20 @@ class Creator:
                     "reason": decision.reason,
                 },
             )
-            return GPU if self._config.gpu_runtime.enabled else LOW_LEVEL
+            if self._config.gpu_runtime.enabled:
+                creation.unmanaged_verdict = GPU
+            creation.guarded = None if decision.trusted else spec
+            return
         logger.info(
             "container sees no GPU",
             extra={"container_id": creation.launch.container_id, "reason": decision.reason},
         )
-        return self._void(creation, spec)
+        self._void(creation, spec)
 
-    def _void(self, creation: _Creation, spec: Spec) -> Verdict:
+    def _void(self, creation: _Creation, spec: Spec) -> None:
         stripped = self._strip(creation, spec, None)
         edits = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": "void"})
         creation.void = apply_edits(stripped, edits)
-        return LOW_LEVEL
 
     def _strip(
         self,
@@ -482,8 +543,9 @@ class Creator:
 
         try:
             try:
-                response = await self._cache.allocate(key, request, seconds())
+                response = await self._cache.allocate(key, request, seconds(), spare_stopped=True)
             except NoRoomError:
+                # What removed containers held goes before what a stopped one may come back for.
                 await self._claims.free_removed(key)
                 response = await self._cache.allocate(key, request, seconds())
         except CacheUnreachableError as error:
@@ -519,7 +581,8 @@ class Creator:
             return self._inventory.find(part.card_uuid for part in allocation.slices)
         except KeyError as error:
             raise RefusedError(
-                f"card {error.args[0]} of its allocation is not on this host",
+                f"card {error.args[0]} of its allocation cannot be used:"
+                f" {self._inventory.why_not(error.args[0])}",
                 "check the NVIDIA driver; a card that comes back is used again",
             ) from error
 
@@ -563,12 +626,12 @@ class Creator:
         if not self._config.gpu_runtime.enabled:
             edits.append(self._host.edits(cards, rootfs, plan.capabilities))
         if plan.library is not None:
-            edits.append(self._limited(plan.library, rootfs, allocation))
+            edits.append(self._limited(creation, plan.library, rootfs, allocation))
         self._regions.record(answer.allocation_id, encode_answer(answer))
         creation.bundle.write(apply_edits(plan.spec, merge_edits(*edits)))
 
     def _limited(
-        self, library: Path, rootfs: RootfsFacts, allocation: pb.Allocation
+        self, creation: _Creation, library: Path, rootfs: RootfsFacts, allocation: pb.Allocation
     ) -> ContainerEdits:
         """Make the limits and usage files; return what brings them and the library in."""
         region = self._regions.create(
@@ -585,10 +648,7 @@ class Creator:
         if rootfs.preload_objection is None:
             binds.append(_bind(region.preload_path, CONTAINER_PRELOAD, "ro", "noexec"))
             return ContainerEdits(mounts=binds)
-        logger.warning(
-            "weak isolation: the library is preloaded by LD_PRELOAD",
-            extra={"allocation_id": allocation.allocation_id},
-        )
+        self._weakened(creation, "the library is preloaded by LD_PRELOAD")
         return ContainerEdits(env={"LD_PRELOAD": CONTAINER_LIBRARY}, mounts=binds)
 
 
@@ -600,6 +660,13 @@ class _Creation:
         self.bundle = Bundle(launch.bundle_fd)
         self.name: ContainerName = name_by_id(launch.container_id)
         self.unmanaged_verdict = LOW_LEVEL
+        self.guarded: Spec | None = None
+        """What starts as it is, if it does not reach for the agent's own files."""
+        self.pod: pb.PodIdentity | None = None
+        """Kubernetes: whose container it is that is to have a slice."""
+        self.allocation_id = ""
+        self.weaknesses: list[str] = []
+        """What makes its isolation weaker than usual, in words."""
         self.void: Spec | None = None
         """What config.json becomes for a container that sees no GPU."""
         self.step = "bundle"

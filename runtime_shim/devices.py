@@ -64,7 +64,7 @@ _PROGRAM_FOLDER = "/usr/bin"
 _ALIASES: Mapping[str, Sequence[str]] = {"libcuda.so.1": ("libcuda.so",)}
 
 # Nodes beside those of the cards, and the capability that needs them ("" = every one).
-_CONTROL_NODES = {
+CONTROL_NODES = {
     "/dev/nvidiactl": "",
     "/dev/nvidia-uvm": "compute",
     "/dev/nvidia-uvm-tools": "compute",
@@ -120,7 +120,7 @@ def driver_edits(
         nodes += [_mig_capability(files, minor) for minor in dict.fromkeys(mig_capabilities)]
         nodes += [
             files.controls[path]
-            for path, needed_by in _CONTROL_NODES.items()
+            for path, needed_by in CONTROL_NODES.items()
             if path in files.controls and (not needed_by or needed_by in capabilities)
         ]
     mounts: list[Mount] = []

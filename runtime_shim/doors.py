@@ -56,10 +56,11 @@ class Doors:
         self._own = [str(path) for path in own]
         self._places: _Places | None = None
 
-    def check(self, spec: Spec, bundle_fd: int) -> None:
-        """Raise RefusedError for a bind at, below or above an own path, or of the host's /dev.
+    def check(self, spec: Spec, bundle_fd: int, *, own_only: bool = False) -> None:
+        """Raise RefusedError for a bind at, below or above an own path, or of a GPU's device.
 
         `spec` is already stripped: our own mounts of an earlier run lie below these paths.
+        `own_only`: devices are somebody else's to judge.
         """
         places = self._places or _look(self._own)
         self._places = places if places.complete else None
@@ -74,6 +75,8 @@ class Doors:
                     what + "leads to the files that hold containers to their slices",
                     "mount only the folders that it needs, none of vgpu's and none above them",
                 )
+            if own_only:
+                continue
             if real == _DEV or (identity is not None and identity == places.dev):
                 raise RefusedError(
                     what + "is the host's /dev, which holds every GPU",

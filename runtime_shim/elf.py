@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the two facts of a shared library that binding it needs: its machine and its soname.
+"""Reads what binding a library or starting a program needs: machine, soname, dynamic loader.
 
 Source: System V ABI, "ELF Header", "Program Header", "Dynamic Section".
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 _PT_LOAD = 1
 _PT_DYNAMIC = 2
+_PT_INTERP = 3
 _DT_NULL = 0
 _DT_STRTAB = 5
 _DT_SONAME = 14
@@ -34,14 +36,7 @@ def read_shared_library(path: Path) -> SharedLibrary | None:
     """Return the headers of a library; None for 32-bit ones and for what is no library."""
     try:
         with path.open("rb") as file:
-            header = file.read(64)
-            if header[:6] != b"\x7fELF\x02\x01":  # 64-bit, little-endian
-                return None
-            (machine,) = struct.unpack_from("<H", header, 18)
-            (table,) = struct.unpack_from("<Q", header, 32)
-            entry_size, entries = struct.unpack_from("<HH", header, 54)
-            file.seek(table)
-            segments = _segments(file.read(entry_size * entries), entry_size)
+            machine, segments = _headers(file)
             offset, size = next((s[1], s[3]) for s in segments if s[0] == _PT_DYNAMIC)
             file.seek(offset)
             dynamic = dict(struct.iter_unpack("<qQ", file.read(size - size % 16)))
@@ -52,6 +47,30 @@ def read_shared_library(path: Path) -> SharedLibrary | None:
     except (OSError, struct.error, StopIteration, KeyError, ValueError):
         return None
     return SharedLibrary(machine=machine, soname=soname)
+
+
+def read_interpreter(path: Path) -> str | None:
+    """Return the dynamic loader that a 64-bit program names; None when it names none."""
+    try:
+        with path.open("rb") as file:
+            _, segments = _headers(file)
+            offset, size = next((s[1], s[3]) for s in segments if s[0] == _PT_INTERP)
+            file.seek(offset)
+            return file.read(size).partition(b"\0")[0].decode("ascii")
+    except (OSError, struct.error, StopIteration, ValueError):
+        return None
+
+
+def _headers(file: BinaryIO) -> tuple[int, list[tuple[int, int, int, int]]]:
+    """Return machine and segments. ValueError for what is not 64-bit, little-endian ELF."""
+    header = file.read(64)
+    if header[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit ELF file")
+    (machine,) = struct.unpack_from("<H", header, 18)
+    (table,) = struct.unpack_from("<Q", header, 32)
+    entry_size, entries = struct.unpack_from("<HH", header, 54)
+    file.seek(table)
+    return machine, _segments(file.read(entry_size * entries), entry_size)
 
 
 def _segments(table: bytes, entry_size: int) -> list[tuple[int, int, int, int]]:

@@ -11,7 +11,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim import config
 from runtime_shim.cdi import CdiCache, CdiCard, CdiSpec, cdi_edits
-from runtime_shim.devices import DriverFiles, driver_edits
+from runtime_shim.devices import CONTROL_NODES, DriverFiles, driver_edits
 from runtime_shim.driver import DriverCache, granted_majors, mig_capability_minors
 from runtime_shim.drm import nvidia_drm_numbers
 from runtime_shim.inventory import CardFacts
@@ -61,7 +61,37 @@ class Host:
         by_cdi = cdi_edits(look.cdi_specs, [_cdi_card(card) for card in cards], capabilities)
         if by_cdi is not None:
             return by_cdi
-        instances = [
+        return driver_edits(
+            look.files,
+            [card.minor for card in cards],
+            rootfs,
+            capabilities,
+            mig_capabilities=self._mig_capabilities(cards),
+        )
+
+    def numbers_of(self, cards: Collection[CardFacts]) -> frozenset[tuple[int, int]]:
+        """Return (major, minor) of every node that a container with these cards may have.
+
+        None without a card: what controls cards is of no use, and so of no innocent use, alone.
+        """
+        if not cards:
+            return frozenset()
+        look = self._look()
+        files = look.files
+        nodes = [files.cards[card.minor] for card in cards if card.minor in files.cards]
+        nodes += [files.controls[path] for path in CONTROL_NODES if path in files.controls]
+        nodes += [
+            files.mig_capabilities[number]
+            for number in self._mig_capabilities(cards)
+            if number in files.mig_capabilities
+        ]
+        by_cdi = cdi_edits(look.cdi_specs, [_cdi_card(card) for card in cards], ("graphics",))
+        if by_cdi is not None:
+            nodes += by_cdi.devices
+        return frozenset((node.major, node.minor) for node in nodes)
+
+    def _mig_capabilities(self, cards: Collection[CardFacts]) -> list[int]:
+        return [
             number
             for card in cards
             if card.kind == pb.CARD_KIND_MIG
@@ -69,13 +99,6 @@ class Host:
                 self._root, card.minor, card.gpu_instance, card.compute_instance
             )
         ]
-        return driver_edits(
-            look.files,
-            [card.minor for card in cards],
-            rootfs,
-            capabilities,
-            mig_capabilities=instances,
-        )
 
     def _look(self) -> _Look:
         now = time.monotonic()

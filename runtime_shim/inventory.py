@@ -29,6 +29,17 @@ T = TypeVar("T")
 # What newer or older drivers do not offer. Source: NVML API reference, nvmlReturn_t.
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
+# Source: NVML API reference, nvmlEventTypeXidCriticalError, nvmlEventData_t.
+_XID_EVENT = 0x8
+_NO_INSTANCE = 0xFFFFFFFF
+# Enough to be told what is there; the thread has other questions to ask.
+_EVENT_WAIT_MS = 5
+
+_NO_MEMORY = (
+    "the driver does not say how much memory it has; set driver.unified_memory_bytes of the node"
+    " agent"
+)
+
 # The driver was unloaded or replaced under us.
 _GONE = (
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -53,8 +64,12 @@ class CardFacts:
     gpu_instance: int = -1
     """Of a MIG instance; -1 for a whole GPU."""
     compute_instance: int = -1
+    index: str = ""
+    """NVML's number of it now, `GPU:INSTANCE` of a MIG instance; it moves when cards come or go."""
     health_reason: str = ""
     """Why nothing may start on it, in words; empty when it is healthy."""
+    lost: bool = False
+    """The driver has lost it; all else is what was known before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +91,16 @@ class CardProcess:
     used_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Xid:
+    """An error that the driver has reported. Source: NVIDIA, "XID Errors"."""
+
+    number: int
+    gpu_uuid: str
+    gpu_instance: int = -1
+    """Of the MIG instance where it happened; -1: it is not one's alone."""
+
+
 class Nvml(Protocol):
     """The part of NVML that is used here. Blocking calls, one at a time."""
 
@@ -88,6 +113,9 @@ class Nvml(Protocol):
     def load(self, uuid: str) -> CardLoad:
         """Return how busy a card has been since the last call. Raises InventoryError."""
 
+    def xids(self) -> list[Xid]:
+        """Return the errors since the last call, without waiting. Raises InventoryError."""
+
 
 class Inventory:
     """The last known cards, and NVML behind one thread."""
@@ -96,7 +124,11 @@ class Inventory:
         self._nvml = nvml
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._cards: dict[str, CardFacts] = {}
+        self._at_index: dict[str, str] = {}
+        self._ailments: Mapping[str, str] = {}
         self._failure = ""
+        self.indices_moved = False
+        """Whether an index has come to mean another card than when somebody else learned it."""
         self.errors: dict[str, int] = {"": 0}
         """How often NVML failed to answer for a card; under "" for all of them."""
 
@@ -108,20 +140,36 @@ class Inventory:
     @property
     def cards(self) -> tuple[CardFacts, ...]:
         """The cards that NVML named last."""
-        return tuple(self._cards.values())
+        return tuple(self._judged(card) for card in self._cards.values())
 
     @property
     def healthy(self) -> tuple[CardFacts, ...]:
         """Those of them on which something may start."""
-        return tuple(card for card in self._cards.values() if not card.health_reason)
+        return tuple(card for card in self.cards if not card.health_reason)
 
     def find(self, uuids: Iterable[str]) -> list[CardFacts]:
         """Return the cards of these UUIDs in order; KeyError for one that cannot be used."""
-        found = [self._cards[uuid] for uuid in uuids]
+        found = [self._judged(self._cards[uuid]) for uuid in uuids]
         for card in found:
             if card.health_reason:
                 raise KeyError(card.uuid)
         return found
+
+    def why_not(self, uuid: str) -> str:
+        """Return why a card cannot be used, in words."""
+        card = self._cards.get(uuid)
+        return "it is not on this host" if card is None else self._judged(card).health_reason
+
+    def judge(self, ailments: Mapping[str, str]) -> bool:
+        """Hold back the cards of these UUIDs for the reasons given; return whether any changed."""
+        before, self._ailments = self._ailments, dict(ailments)
+        return before != self._ailments
+
+    def _judged(self, card: CardFacts) -> CardFacts:
+        ailment = self._ailments.get(card.uuid, "")
+        if card.health_reason or not ailment:
+            return card
+        return replace(card, health_reason=ailment)
 
     async def refresh(self) -> bool:
         """Ask NVML anew; return whether the cards have changed. A failure keeps the last ones."""
@@ -143,7 +191,17 @@ class Inventory:
             lost = sorted(card.uuid for card in found if card.health_reason)
             logger.info("cards changed", extra={"cards": sorted(cards), "lost": lost})
         self._cards = cards
+        self._watch_indices(found)
         return changed
+
+    def _watch_indices(self, cards: Iterable[CardFacts]) -> None:
+        for card in cards:
+            if card.index and self._at_index.setdefault(card.index, card.uuid) != card.uuid:
+                self._at_index[card.index] = card.uuid
+                self.indices_moved = True
+                logger.warning(
+                    "index of a card has moved", extra={"index": card.index, "card": card.uuid}
+                )
 
     async def processes(self, uuid: str) -> list[CardProcess] | None:
         """Return the processes on a card; None when NVML does not say, which is not "nobody"."""
@@ -152,6 +210,16 @@ class Inventory:
     async def load(self, uuid: str) -> CardLoad | None:
         """Return how busy a card has been since the last call; None when NVML does not say."""
         return await self._ask(uuid, partial(self._nvml.load, uuid))
+
+    async def xids(self) -> list[Xid]:
+        """Return the errors that the driver has reported since the last call.
+
+        None of them while NVML is away, which `refresh` counts and tells.
+        """
+        try:
+            return await in_thread(self._nvml.xids, self._executor)
+        except InventoryError:
+            return []
 
     async def _ask(self, uuid: str, question: Callable[[], T]) -> T | None:
         try:
@@ -173,8 +241,9 @@ class Inventory:
                 health_reason=self._failure or card.health_reason,
                 parent_uuid=card.parent_uuid,
                 numa_node=card.numa_node,
+                minor=card.minor,
             )
-            for card in self._cards.values()
+            for card in self.cards
         ]
 
     def close(self) -> None:
@@ -185,12 +254,19 @@ class Inventory:
 class PyNvml:
     """NVML through pynvml."""
 
-    def __init__(self, library: str = "") -> None:
-        """`library`: a path, when the loader does not find libnvidia-ml.so.1 by itself."""
+    def __init__(self, library: str = "", unified_memory_bytes: int = 0) -> None:
+        """`library`: a path, when the loader does not find libnvidia-ml.so.1 by itself.
+
+        `unified_memory_bytes`: of a board whose driver does not say; 0: it cannot be used.
+        """
         self._library = library
+        self._unified_memory_bytes = unified_memory_bytes
         self._ready = False
         self._at_index: dict[int, list[CardFacts]] = {}
         self._sampled_us: dict[str, int] = {}
+        self._unknown: dict[int, str] = {}
+        self._events: Any = None
+        self._watched: dict[int, str] = {}
 
     def cards(self) -> list[CardFacts]:
         """Return every GPU, or its MIG instances where MIG is on."""
@@ -198,16 +274,28 @@ class PyNvml:
         try:
             cards: list[CardFacts] = []
             for index in range(pynvml.nvmlDeviceGetCount()):
-                try:
-                    found = list(_cards_of(pynvml.nvmlDeviceGetHandleByIndex(index)))
-                    self._at_index[index] = found
-                    cards += found
-                except pynvml.NVMLError_GpuIsLost:  # it costs itself, not its neighbours
-                    known = self._at_index.get(index, [])
-                    cards += [replace(each, health_reason="the driver lost it") for each in known]
+                cards += self._cards_at(index)
             return cards
         except pynvml.NVMLError as error:
             raise self._failed("list its cards", error) from error
+
+    def _cards_at(self, index: int) -> list[CardFacts]:
+        """Return what is at an index. A card that fails costs itself, not its neighbours."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            found = list(_cards_of(handle, index, self._unified_memory_bytes))
+            self._at_index[index] = found
+            return found
+        except pynvml.NVMLError as error:
+            if error.value in _GONE:
+                raise
+            lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
+            reason = "the driver lost it" if lost else f"NVML cannot describe it: {error}"
+            known = self._at_index.setdefault(index, [])
+            if not known and self._unknown.get(index) != reason:
+                self._unknown[index] = reason
+                logger.error("card left out", extra={"index": index, "reason": reason})
+            return [replace(each, health_reason=reason, lost=lost) for each in known]
 
     def processes(self, uuid: str) -> list[CardProcess]:
         """Return compute and graphics processes on a card, each once."""
@@ -240,6 +328,47 @@ class PyNvml:
             )
         except pynvml.NVMLError as error:
             raise self._card_failed(f"say how busy {uuid} is", error) from error
+
+    def xids(self) -> list[Xid]:
+        """Return the errors since the last call; those before the first one are not known."""
+        self._start()
+        try:
+            self._watch()
+            found = []
+            while (event := _next_event(self._events)) is not None:
+                address = ctypes.cast(event.device, ctypes.c_void_p).value or 0
+                instance = event.gpuInstanceId
+                found.append(
+                    Xid(
+                        number=event.eventData,
+                        gpu_uuid=self._watched.get(address, ""),
+                        gpu_instance=-1 if instance == _NO_INSTANCE else instance,
+                    )
+                )
+            return found
+        except pynvml.NVMLError as error:
+            raise self._card_failed("watch for errors of cards", error) from error
+
+    def _watch(self) -> None:
+        """Watch every GPU that is not watched yet; MIG instances have no events of their own."""
+        if self._events is None:
+            self._events = pynvml.nvmlEventSetCreate()
+            self._watched = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                address = ctypes.cast(handle, ctypes.c_void_p).value or 0
+                if address in self._watched:
+                    continue
+                uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+                if pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _XID_EVENT:
+                    pynvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, self._events)
+            except pynvml.NVMLError as error:
+                if error.value in _GONE:
+                    raise
+                if error.value not in _ABSENT:
+                    continue  # tried again, perhaps in a better moment
+            self._watched[address] = uuid
 
     def _busy(self, handle: Any, uuid: str) -> dict[int, int] | None:  # noqa: ANN401 - no types
         since_us = self._sampled_us.get(uuid, 0)
@@ -278,57 +407,84 @@ class PyNvml:
     def _failed(self, what: str, error: pynvml.NVMLError) -> InventoryError:
         # After a driver reload every call fails until NVML is initialised again.
         self._ready = False
+        self._events = None
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
         return InventoryError(f"NVML cannot {what}: {error}")
 
 
-def _cards_of(handle: Any) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has no types
+def _next_event(events: Any) -> Any:  # noqa: ANN401 - pynvml has no types
+    """Return the next event of a set, None where there is none now."""
+    try:
+        return pynvml.nvmlEventSetWait_v2(events, _EVENT_WAIT_MS)
+    except pynvml.NVMLError_Timeout:
+        return None
+
+
+def _cards_of(handle: Any, index: int, unified_memory_bytes: int) -> Iterator[CardFacts]:  # noqa: ANN401 - pynvml has no types
     uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
     minor = pynvml.nvmlDeviceGetMinorNumber(handle)
     bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
     numa_node = _optional(pynvml.nvmlDeviceGetNumaNodeId, handle, default=0)
     enabled, _ = _optional(pynvml.nvmlDeviceGetMigMode, handle, default=(0, 0))
+    ailment = _ailment(handle)
     if not enabled:
+        memory_bytes = _usable_bytes(handle) or unified_memory_bytes
         yield CardFacts(
             uuid=uuid,
             kind=pb.CARD_KIND_GPU,
             model=_text(pynvml.nvmlDeviceGetName(handle)),
-            memory_bytes=_usable_bytes(handle),
+            memory_bytes=memory_bytes,
             minor=minor,
             pci_bus_id=bus_id,
             numa_node=numa_node,
+            index=str(index),
+            health_reason=ailment or ("" if memory_bytes else _NO_MEMORY),
         )
         return
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except pynvml.NVMLError_NotFound:
             continue
+        memory_bytes = _usable_bytes(instance)
         yield CardFacts(
             uuid=_text(pynvml.nvmlDeviceGetUUID(instance)),
             kind=pb.CARD_KIND_MIG,
             model=_text(pynvml.nvmlDeviceGetName(instance)),
-            memory_bytes=_usable_bytes(instance),
+            memory_bytes=memory_bytes,
             minor=minor,
             pci_bus_id=bus_id,
             parent_uuid=uuid,
             numa_node=numa_node,
             gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(instance),
             compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(instance),
+            index=f"{index}:{number}",
+            health_reason=ailment or ("" if memory_bytes else _NO_MEMORY),
         )
+
+
+def _ailment(handle: Any) -> str:  # noqa: ANN401 - pynvml has no types
+    """Return what the driver itself holds against a GPU; empty when nothing."""
+    rows = _optional(pynvml.nvmlDeviceGetRemappedRows, handle, default=None)
+    if rows is not None and rows[3]:
+        return "a row of its memory could not be remapped: it must be replaced"
+    return ""
 
 
 def _usable_bytes(handle: Any) -> int:  # noqa: ANN401 - pynvml has no types
     """Return a card's memory without what its driver keeps: 480 MiB on an H100.
 
-    Slices that add up to NVML's total would promise memory that nobody can have.
+    Slices that add up to NVML's total would promise memory that nobody can have. 0: the driver does
+    not say, since the card shares the host's memory.
     """
     query = partial(pynvml.nvmlDeviceGetMemoryInfo, version=pynvml.nvmlMemory_v2)
     memory = _optional(query, handle, default=None)
-    if memory is None:  # a driver before R510
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return int(memory.total - memory.reserved)
+    if memory is not None:
+        return int(memory.total - memory.reserved)
+    # a driver before R510
+    memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
+    return 0 if memory is None else int(memory.total)
 
 
 def _optional(query: Any, handle: Any, default: Any) -> Any:  # noqa: ANN401 - pynvml has no types

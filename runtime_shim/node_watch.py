@@ -46,6 +46,8 @@ class NodeAnswers:
         self._by_container: dict[tuple[str, str], str] = {}
         self._removed: OrderedDict[str, None] = OrderedDict()
         self._told = False
+        self.snapshots = 0
+        """How many there have been."""
 
     @property
     def live(self) -> bool:
@@ -60,6 +62,7 @@ class NodeAnswers:
         for allocation in allocations:
             self.upsert(allocation)
         self._told = True
+        self.snapshots += 1
 
     def upsert(self, allocation: pb.Allocation) -> None:
         """Take an allocation that is new or has changed."""
@@ -151,9 +154,23 @@ class PodLookup:
             )
         return allocation
 
-    def is_gone(self, allocation_id: str) -> bool:
-        """Tell whether the cache has just taken an allocation back."""
-        return self._answers.was_removed(allocation_id)
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots the cache has sent."""
+        return self._answers.snapshots
+
+    def is_gone(self, allocation_id: str, snapshots: int) -> bool:
+        """Tell whether the cache has taken an allocation back: it said so, or its snapshot lacks it
+        that is later than so many.
+        """
+        answers = self._answers
+        lacking = answers.live and answers.get(allocation_id) is None
+        return answers.was_removed(allocation_id) or (answers.snapshots > snapshots and lacking)
+
+    def latest(self, allocation: pb.Allocation) -> pb.Allocation:
+        """Return an allocation as the cache tells it now, which may be after it was asked for."""
+        told = self._answers.get(allocation.allocation_id) if self._answers.live else None
+        return told or allocation
 
     def confirm(self) -> None:
         """Compare what started without the cache to what it says now that it is back."""

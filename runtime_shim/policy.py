@@ -31,6 +31,9 @@ class Decision:
 
     treatment: Treatment
     reason: str
+    trusted: bool = False
+    """It may have the agent's own files, with which it could change every limit of the node: root
+    of the host as it is, or named by the node's own rules."""
 
 
 def treat_unmanaged(
@@ -46,14 +49,15 @@ def treat_unmanaged(
     compared with what the engine itself says about the pod. `vouched`: the kubelet lists the
     container with exactly these cards. `default`: `void` or `allow`.
     """
-    if vouched:
-        return Decision(treatment=Treatment.LEAVE, reason="the kubelet vouches for its cards")
     for pattern in allow:
         if facts.pod and _matches(pattern, facts):
-            return Decision(treatment=Treatment.LEAVE, reason=f"allowed by {pattern!r}")
+            reason = f"allowed by {pattern!r}"
+            return Decision(treatment=Treatment.LEAVE, reason=reason, trusted=True)
     if facts.privileged:
         reason = "privileged: it could reach every device of the host in any case"
-        return Decision(treatment=Treatment.LEAVE, reason=reason)
+        return Decision(treatment=Treatment.LEAVE, reason=reason, trusted=True)
+    if vouched:
+        return Decision(treatment=Treatment.LEAVE, reason="the kubelet vouches for its cards")
     if default == "allow":
         return Decision(treatment=Treatment.LEAVE, reason="the node allows unmanaged containers")
     return Decision(treatment=Treatment.VOID, reason="it asks for no slice")

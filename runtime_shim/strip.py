@@ -50,7 +50,7 @@ _VARIABLE_PREFIXES = ("NVIDIA_MIG_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "
 UUID_VARIABLE = "VGPU_CONTAINER_UUID"
 
 # NVIDIA's runtime reads device names from the destinations of mounts below this folder.
-_DEVICE_LISTS = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
+DEVICE_LISTS = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 
 # Files of the driver by their names; the agent adds those that are granted, from the host's driver.
 _DRIVER_FILE = re.compile(
@@ -168,6 +168,27 @@ class _Numbers:
         return self.foreign(major, minor)
 
 
+def gpu_devices(
+    spec: Spec,
+    *,
+    majors: Collection[int],
+    keep: Collection[tuple[int, int]],
+    drm: Collection[tuple[int, int]],
+) -> list[str]:
+    """Return a sentence for each device of a GPU that the spec opens, except those in `keep`.
+
+    Names of cards, which another runtime may turn into devices, are not looked at.
+    """
+    found = _Removals(())
+    _strip_linux(spec, _Numbers({NVIDIA_MAJOR, *majors}, frozenset(drm), keep), found)
+    for mount in mounts(spec):
+        place, shown = destination(mount), source(mount)
+        objection = _mount_objection(place, shown if is_bind(mount) else None)
+        if objection is not None and objection[0] == "device_mounts":
+            found.add("device_mounts", f"mount of {shown!r} at {place!r} {objection[1]}")
+    return found.sentences
+
+
 def is_removed_variable(name: str) -> bool:
     """Tell whether no container keeps the variable `name` from its image or its user."""
     return name in _VARIABLES or (name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE)
@@ -271,7 +292,7 @@ def _mount_objection(place: str, bound: str | None) -> tuple[str, str] | None:
 
     `bound` is the host's path that it shows, if any.
     """
-    if place.startswith(_DEVICE_LISTS):
+    if place.startswith(DEVICE_LISTS):
         return "device_lists", "asks for devices"
     if place.startswith("/dev/nvidia"):
         return "device_mounts", "gives a GPU device"

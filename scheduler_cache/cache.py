@@ -27,6 +27,7 @@ from scheduler_cache.fit import (
     with_allocation,
     without_allocation,
 )
+from scheduler_cache.isolation import Isolation
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -86,6 +87,8 @@ class Report:
     """Allocation ids of containers with a live process."""
     claims: tuple[Claim, ...]
     """Every claim that the node knows, with `request` None."""
+    isolation: tuple[Isolation, ...] = ()
+    """Kubernetes: what became of the latest start of each container that was to have a slice."""
 
 
 class Cache:
@@ -172,15 +175,22 @@ class Cache:
     # Transitions
 
     def allocate(
-        self, node_name: str, key: ClaimKey, request: Request, now_unix_ns: int
+        self,
+        node_name: str,
+        key: ClaimKey,
+        request: Request,
+        now_unix_ns: int,
+        *,
+        spare_stopped: bool = False,
     ) -> tuple[Claim, Changes]:
         """Return the claim that answers the request, and what that changes.
 
         The same request under the same key gives the same claim, RUNNING again if it was stopped.
         Another request is a new claim that replaces the old one in the same step. A request that
         fits nowhere else takes stopped claims: no more than it needs, none newer than it must, none
-        within the grace time of its stop. Raises NoRoomError, which changes nothing: an old claim
-        under the key stays, and frees its slices when its node says that the container is gone.
+        within the grace time of its stop, and none at all with `spare_stopped`. Raises NoRoomError,
+        which changes nothing: an old claim under the key stays, and frees its slices when its node
+        says that the container is gone.
         """
         if node_name not in self._nodes:
             raise NotSyncedError(
@@ -197,6 +207,8 @@ class Cache:
         slices = self._place(request, self._rooms_without(node_name, gone))
         taken: list[Claim] = []
         if slices is None:
+            if spare_stopped:
+                raise self._refused(node_name, request, gone)
             taken, slices = self._take_stopped(node_name, request, gone, now_unix_ns)
         claim = Claim(
             allocation=Allocation(

@@ -21,25 +21,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from sys import intern
 from typing import Any
 
 from scheduler_cache.cache import Report
 from scheduler_cache.dialects.dialect import (
     Decision,
-    DialectError,
     PodRequest,
     Registration,
     StatedSlice,
+    tried,
 )
-from scheduler_cache.dialects.native import NATIVE
+from scheduler_cache.dialects.native import ISOLATION, NATIVE
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import (
-    InvalidRequestError,
     NoSliceError,
     NotBelievedError,
     NotFoundError,
     NotYetError,
+    SchedulerCacheError,
     WrongNodeError,
 )
 from scheduler_cache.fit import policy_of
@@ -80,7 +81,7 @@ class Deltas:
     evict: list[PodContainer] = field(default_factory=list)
     """Pods that lost a card to a later leader's decision; the leader evicts them."""
     nodes: set[str] = field(default_factory=set)
-    """Nodes whose view was derived anew."""
+    """Nodes whose view was derived anew, or that were forgotten: these have no view any more."""
     pods: set[str] = field(default_factory=set)
     """Uids of the pods that an event was about: whoever waits in Resolve asks again."""
 
@@ -108,6 +109,8 @@ class _NodeInputs:
     devices: Registration | None = None
     devices_error: str = ""
     report: Report | None = None
+    reported_ns: int = 0
+    """When that came, on our clock."""
     lease_text: str = ""
     lease_seen_ns: int | None = None
     """When its Lease was last seen to change, on our clock; None: never seen."""
@@ -147,6 +150,10 @@ class Cluster:
         self._claimants: dict[str, set[str]] = {}
         self._owners: dict[str, dict[str, Pod]] = {}
         self._deleted: dict[str, tuple[int, int]] = {}
+        self._restless: set[str] = set()
+        """Uids of the pods that time alone may change."""
+        self._objectless: dict[str, int | None] = {}
+        """Nodes without a Node object, and since when, once the clock has looked."""
         self._loading: set[str] | None = None
         """Nodes to derive once everything is loaded; None: each is derived at once."""
 
@@ -219,11 +226,9 @@ class Cluster:
 
     def delete_node(self, name: str, now_ns: int) -> Deltas:
         """Take that a Node is gone. What runs there holds on, until its Lease is lost, too."""
-        inputs = self._nodes.get(name)
-        if inputs is None:
+        if name not in self._nodes:
             return Deltas()
-        inputs.kube, inputs.registrations, inputs.unreadable = None, [], []
-        return self._settle((self._reclaim(name) | {name}, set()), now_ns)
+        return self._settle((self._lose_node(name), set()), now_ns)
 
     def replace_nodes(self, sources: Iterable[Mapping[str, Any]], now_ns: int) -> Deltas:
         """Take a whole list of Nodes."""
@@ -235,8 +240,7 @@ class Cluster:
             changed |= self._take_node(node)
         for name, inputs in self._nodes.items():
             if name not in names and inputs.kube is not None:
-                inputs.kube, inputs.registrations, inputs.unreadable = None, [], []
-                changed |= self._reclaim(name) | {name}
+                changed |= self._lose_node(name)
         return self._settle((changed, set()), now_ns)
 
     def apply_lease(self, node_name: str, renew_time: str, now_ns: int) -> Deltas:
@@ -257,11 +261,10 @@ class Cluster:
         if not isinstance(name, str) or not name:
             return Deltas()
         inputs = self._inputs(name)
-        inputs.devices, inputs.devices_error = None, ""
-        try:
-            inputs.devices = self._dialects.parse_device(source)
-        except (DialectError, InvalidRequestError) as error:
-            inputs.devices_error = f"the Device object of node {name} cannot be read: {error}"
+        inputs.devices, problem = tried(partial(self._dialects.parse_device, source))
+        inputs.devices_error = (
+            f"the Device object of node {name} cannot be read: {problem}" if problem else ""
+        )
         return self._settle((self._reclaim(name) | {name}, set()), now_ns)
 
     def delete_device(self, node_name: str, now_ns: int) -> Deltas:
@@ -292,7 +295,7 @@ class Cluster:
             if record.ending and (not left or (record.gone and left <= told)):
                 self._finish(record)
                 pods.add(uid)
-        inputs.report = report
+        inputs.report, inputs.reported_ns = report, now_ns
         return self._settle((self._reclaim(name) | {name}, pods), now_ns)
 
     def forget_reports(self) -> None:
@@ -308,13 +311,17 @@ class Cluster:
         """
         changed: set[str] = set()
         pods: set[str] = set()
-        for uid, record in list(self._records.items()):
+        last_of_gang = self._gang_ends()
+        for uid in list(self._restless):
+            record = self._records.get(uid)
+            if record is None or not record.restless:
+                self._restless.discard(uid)
+                continue
             assumed = record.assumed
             if (
                 assumed
-                and not assumed.confirmed
-                and not record.gone
-                and now_ns >= assumed.expires_ns
+                and record.lapses
+                and now_ns >= last_of_gang.get(record.pod.gang_key, assumed.expires_ns)
             ):
                 changed |= self._drop_assumption(record)
                 pods.add(uid)
@@ -325,7 +332,24 @@ class Cluster:
         for uid, (_, deleted_ns) in list(self._deleted.items()):
             if now_ns - deleted_ns >= self._remember_ns and uid not in self._records:
                 del self._deleted[uid]
-        return self._settle((changed, pods), now_ns)
+        deltas = self._settle((changed, pods), now_ns)
+        self._forget_nodes(deltas, now_ns)
+        return deltas
+
+    def _gang_ends(self) -> dict[tuple[str, str], int]:
+        """Return when the reservations of each gang lapse: all with the last one of them.
+
+        A gang that lost one reservation and kept another would start in part.
+        """
+        ends: dict[tuple[str, str], int] = {}
+        for uid in self._restless:
+            record = self._records.get(uid)
+            if record is None or record.assumed is None or not record.lapses:
+                continue
+            if record.pod.gang:
+                key = record.pod.gang_key
+                ends[key] = max(ends.get(key, 0), record.assumed.expires_ns)
+        return ends
 
     # The leader's decisions
 
@@ -335,9 +359,10 @@ class Cluster:
         """Choose cards on a node for a pod that waits, and hold them.
 
         `epoch`: the transition number of the leader's Lease. A second call for the same node
-        returns the same cards; for another node it replaces the first. Raises NoRoomError (what is
-        free is in the text), NotYetError (pod or node is not known), NoSliceError (it asks for
-        nothing, or its request cannot be read), WrongNodeError (it is bound already).
+        returns the same cards; for another node it replaces the first, unless it fails: then what
+        was held is still held. Raises NoRoomError (what is free is in the text), NotYetError (pod
+        or node is not known), NoSliceError (it asks for nothing, or its request cannot be read),
+        WrongNodeError (it is bound already, or its Binding to another node was accepted).
         """
         record = self._records.get(uid)
         if record is None or record.gone:
@@ -352,21 +377,32 @@ class Cluster:
             raise NotYetError(f"node {node_name} is not known here yet; retrying is safe")
         deltas = Deltas()
         assumed = record.assumed
+        if assumed is not None and assumed.confirmed and assumed.node_name != node_name:
+            raise WrongNodeError(f"pod {pod} is already bound to node {assumed.node_name}")
         if (
             assumed is not None
             and assumed.node_name == node_name
-            and assumed.decision.epoch == epoch
+            and (assumed.confirmed or assumed.decision.epoch == epoch)
         ):
             record.assumed = replace(assumed, expires_ns=now_ns + self._assume_ns)
             return self._reservation(record), deltas
         if assumed is not None:
             deltas = self._settle((self._drop_assumption(record), {uid}), now_ns)
-        placement = place_pod(pod, record.request, self._views[node_name], self._default_policy)
+        try:
+            placement = place_pod(pod, record.request, self._views[node_name], self._default_policy)
+        except SchedulerCacheError:
+            if assumed is not None:
+                # Its Binding may be under way. Nobody has heard yet that it was let go.
+                record.assumed = assumed
+                self._inputs(assumed.node_name).uids.add(uid)
+                self._settle(({assumed.node_name}, {uid}), now_ns)
+            raise
         record.assumed = Assumption(
             node_name=node_name,
             decision=_decision(record.request, placement, node_name, epoch, self._default_policy),
             expires_ns=now_ns + self._assume_ns,
         )
+        self._restless.add(uid)
         self._inputs(node_name).uids.add(uid)
         more = self._settle(({node_name}, {uid}), now_ns)
         more.watch[:0] = deltas.watch
@@ -388,10 +424,11 @@ class Cluster:
     def abandon(self, uid: str, now_ns: int) -> Deltas:
         """Take that the Binding was refused: what was reserved is free.
 
-        Not for a Binding whose outcome is unknown: read the pod first.
+        Not for a Binding whose outcome is unknown: read the pod first. What was confirmed stays: a
+        second Binding of the same pod is refused because of the first.
         """
         record = self._records.get(uid)
-        if record is None or record.assumed is None:
+        if record is None or record.assumed is None or record.assumed.confirmed:
             return Deltas()
         return self._settle((self._drop_assumption(record), {uid}), now_ns)
 
@@ -452,6 +489,16 @@ class Cluster:
         """Return what is kept of a pod; only to be read."""
         return self._records.get(uid)
 
+    @property
+    def records(self) -> Iterable[Record]:
+        """What is kept of all pods; only to be read, and not across an await."""
+        return self._records.values()
+
+    def node(self, name: str) -> KubeNode | None:
+        """Return a Node as it was last seen; None: there is none."""
+        inputs = self._nodes.get(name)
+        return inputs.kube if inputs else None
+
     def pod_named(self, namespace: str, name: str) -> Record | None:
         """Return the pod of a name that lives, else one that still holds something. Slow."""
         found = [
@@ -476,6 +523,17 @@ class Cluster:
         """Return a node's last report to this process."""
         inputs = self._nodes.get(node_name)
         return inputs.report if inputs else None
+
+    def unfinished(self, node_name: str) -> list[Record]:
+        """Return the pods that are bound there and wait for another system's plugin."""
+        inputs = self._nodes.get(node_name)
+        records = (self._records[uid] for uid in inputs.uids) if inputs else ()
+        return [each for each in records if each.unfinished and not each.gone]
+
+    def reported_ns(self, node_name: str) -> int | None:
+        """Return when a node last reported to this process, on its clock; None: never."""
+        inputs = self._nodes.get(node_name)
+        return inputs.reported_ns if inputs and inputs.report else None
 
     # Pods
 
@@ -504,6 +562,8 @@ class Cluster:
             decision=reading.decision,
             decision_error=reading.decision_error,
             groups=reading.groups,
+            unfinished=reading.unfinished,
+            isolation=intern(pod.annotations.get(ISOLATION, "")),
             # What the API server says of a bound pod replaces what we assumed of it.
             assumed=known.assumed if known and not pod.node_name and not pod.terminal else None,
             finished=known.finished and pod.terminal if known else False,
@@ -529,6 +589,7 @@ class Cluster:
             self._deleted[uid] = (record.pod.version, since_ns)
         node_name = record.node_name
         record.gone = True
+        self._restless.add(uid)
         if not node_name or record.finished or self._holds_nothing(record):
             self._drop(record)
         return {node_name} if node_name else set(), {uid}
@@ -565,6 +626,8 @@ class Cluster:
                 ids[each.name] = intern(found)
         record.ids = ids
         self._records[record.pod.uid] = record
+        if record.restless:
+            self._restless.add(record.pod.uid)
 
     def _remember_ids(self, record: Record) -> set[str]:
         """Index a pod's ids; return the nodes of other pods that claim one of them as well."""
@@ -607,7 +670,11 @@ class Cluster:
     # Nodes
 
     def _inputs(self, name: str) -> _NodeInputs:
-        return self._nodes.setdefault(name, _NodeInputs())
+        inputs = self._nodes.get(name)
+        if inputs is None:
+            inputs = self._nodes[name] = _NodeInputs()
+            self._objectless[name] = None
+        return inputs
 
     def _take_node(self, node: KubeNode) -> set[str]:
         if not node.name:
@@ -622,6 +689,7 @@ class Cluster:
             node.allocatable,
         )
         inputs.kube = node
+        self._objectless.pop(node.name, None)
         if unchanged:
             return set()  # a heartbeat
         inputs.registrations, inputs.unreadable = registrations_of(node, self._dialects)
@@ -649,10 +717,49 @@ class Cluster:
         inputs.claimed = claimed
         return touched
 
+    def _lose_node(self, name: str) -> set[str]:
+        """Take that a Node is gone; return the nodes to derive anew."""
+        inputs = self._nodes[name]
+        inputs.kube, inputs.registrations, inputs.unreadable = None, [], []
+        self._objectless.setdefault(name, None)
+        return self._reclaim(name) | {name}
+
     def _lost(self, node_name: str, now_ns: int) -> bool:
         inputs = self._nodes.get(node_name)
-        seen_ns = inputs.lease_seen_ns if inputs else None
+        if inputs is None:
+            return False
+        seen_ns = inputs.lease_seen_ns
+        if seen_ns is None:
+            # A node without a Lease is lost when it has no Node object either.
+            since_ns = self._objectless.get(node_name)
+            seen_ns = None if since_ns is None else max(since_ns, inputs.reported_ns)
         return seen_ns is not None and now_ns - seen_ns >= self._eviction_ns
+
+    def _forget_nodes(self, deltas: Deltas, now_ns: int) -> None:
+        """Drop everything about the nodes that are gone, once nothing shows a sign of life.
+
+        While a pod is bound there, or ends there, the node is kept.
+        """
+        touched: set[str] = set()
+        for name, since_ns in list(self._objectless.items()):
+            if since_ns is None:
+                self._objectless[name] = now_ns
+                continue
+            inputs = self._nodes[name]
+            heard_ns = max(since_ns, inputs.lease_seen_ns or 0, inputs.reported_ns)
+            if inputs.uids or inputs.devices is not None or now_ns - heard_ns < self._eviction_ns:
+                continue
+            inputs.registrations, inputs.report = [], None
+            touched |= self._reclaim(name) - {name}
+            view = self._views.pop(name, None)
+            deltas.watch += [(name, each) for each in (view.allocations if view else ())]
+            deltas.nodes.add(name)
+            del self._nodes[name], self._objectless[name]
+        more = self._settle((touched & self._nodes.keys(), set()), now_ns)
+        deltas.watch += more.watch
+        deltas.notices += more.notices
+        deltas.evict += more.evict
+        deltas.nodes |= more.nodes
 
     # Deriving
 
@@ -800,6 +907,8 @@ def _trimmed(pod: Pod) -> Pod:
         pod,
         namespace=intern(pod.namespace),
         node_name=intern(pod.node_name),
+        scheduler_name=intern(pod.scheduler_name),
+        gang=intern(pod.gang),
         labels={},
         annotations={},
         containers=tuple(

@@ -91,6 +91,8 @@ class Feed:
         self._now_ns = now_ns
         self._loaded = asyncio.Event()
         self.waiting = Waiting()
+        self.followers: list[Callable[[Deltas], None]] = []
+        """Called with every change, before anybody else hears of it; they only take notes."""
         self.pods = Informer(
             client, PODS, self._applied(cluster.apply_pod), self._pod_gone, timing=timing
         )
@@ -149,10 +151,11 @@ class Feed:
 
     def publish(self, deltas: Deltas) -> None:
         """Tell everybody whom `deltas` concern. No await lies between a change and this."""
+        for follower in self.followers:
+            follower(deltas)
         self._watchers.publish(deltas.watch)
         self.waiting.wake(deltas)
-        if deltas.notices or deltas.evict:
-            self._chores(deltas)
+        self._chores(deltas)
 
     def _applied(
         self, apply: Callable[[Mapping[str, Any], int], Deltas]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the holder of the Lease does: bind pods, describe nodes, evict, say what is wrong.
+"""What only the holder of the Lease does: bind pods and, in `cluster_upkeep`, all the rest.
 
 Each write is preceded by a look at the Lease. A process can be stopped between that look and the
 write, so that the write comes late, under an old epoch: then the record of the higher epoch wins
@@ -11,35 +11,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from scheduler_cache.cache import Report
-from scheduler_cache.cluster import Cluster, Deltas, Reservation
+from scheduler_cache.cluster import Cluster, Reservation
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_metrics import Metrics
-from scheduler_cache.dialects.native import INVENTORY, Native
+from scheduler_cache.cluster_upkeep import Upkeep
+from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import NotLeaderError, NotYetError, SchedulerCacheError
 from scheduler_cache.kube.client import Backoff, KubeClient
 from scheduler_cache.kube.errors import ApiError, ConflictError, KubeError, MissingError
 from scheduler_cache.kube.leader import Election
-from scheduler_cache.model import PodContainer
-from scheduler_cache.node_view import Notice
+from scheduler_cache.pod import Pod
 
 logger = logging.getLogger(__name__)
 
-NODE_LABEL: Final = "vgpu.dev/node"
 LEADER_LABEL: Final = "vgpu.dev/leader"
-_COMPONENT: Final = "vgpu-scheduler-cache"
-
-# Chores that wait: more than a cluster has nodes, small beside the process.
-_CHORES: Final = 20_000
 
 
 class BindingRefusedError(SchedulerCacheError):
     """The API server did not bind the pod; what was reserved for it is free again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """A Binding that is being written."""
+
+    reservation: Reservation
+    writing: asyncio.Future[None]
 
 
 class Leader:
@@ -52,7 +54,7 @@ class Leader:
         feed: Feed,
         election: Election,
         metrics: Metrics,
-        native: Native,
+        dialects: Dialects,
         *,
         namespace: str,
         pod_name: str = "",
@@ -64,15 +66,23 @@ class Leader:
         self._feed = feed
         self._election = election
         self._metrics = metrics
-        self._native = native
         self._own_pod = f"/api/v1/namespaces/{namespace}/pods/{pod_name}" if pod_name else ""
         self._namespace = namespace
         self._now_ns = now_ns
         self._fresh_epoch = 0
-        self._writes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._chores: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(_CHORES)
+        self._bindings: dict[str, _Binding] = {}
+        """Those under way, by pod uid."""
+        self.upkeep = Upkeep(
+            client,
+            cluster,
+            dialects,
+            metrics,
+            self.check,
+            lambda: election.leading,
+            now_ns=now_ns,
+        )
 
     def check(self) -> int:
         """Return the epoch under which this replica may write now, or raise NotLeaderError."""
@@ -100,16 +110,7 @@ class Leader:
                 logger.warning("cannot begin to lead", extra={"reason": str(error)})
                 await asyncio.sleep(backoff.pause())
         logger.info("writing", extra={"epoch": epoch})
-        self._begin_chores()
-        while True:
-            chore = await self._chores.get()
-            try:
-                self.check()
-                await chore()
-            except NotLeaderError:
-                continue
-            except KubeError as error:
-                logger.warning("a chore failed", extra={"reason": str(error)})
+        await self.upkeep.reign()
 
     async def bind(self, uid: str, node_name: str) -> Reservation:
         """Choose cards for a pod and write them with its Binding; its node is told at once.
@@ -117,27 +118,58 @@ class Leader:
         Raises NotLeaderError, what `Cluster.reserve` raises, BindingRefusedError when the API
         server says no, and KubeError when the outcome is not known: then the cards stay reserved
         until the pod's own event, or the reservation's end, settles it.
+
+        A call for a pod whose Binding to the same node is under way shares its outcome. A caller
+        that gives up does not undo what it began.
         """
         epoch = self.check()
+        under_way = self._bindings.get(uid)
+        if under_way is None:
+            under_way = self._begin_binding(uid, node_name, epoch)
+        elif under_way.reservation.node_name != node_name:
+            raise BindingRefusedError(
+                f"a Binding of this pod to node {under_way.reservation.node_name} is under way; "
+                "retrying is safe"
+            )
+        await asyncio.shield(under_way.writing)
+        return under_way.reservation
+
+    async def bind_without_cards(self, pod: Pod, node_name: str) -> None:
+        """Bind a pod that asks for no card, for a scheduler that leaves all its Bindings to us.
+
+        Raises NotLeaderError, and BindingRefusedError when it is not known to be bound.
+        """
+        self.check()
+        try:
+            await self._client.create(f"{_path(pod)}/binding", _binding(pod, node_name, {}))
+        except KubeError as error:
+            raise BindingRefusedError(f"the pod was not bound: {error}") from error
+
+    def _begin_binding(self, uid: str, node_name: str, epoch: int) -> _Binding:
+        """Reserve cards and start to write; nothing is awaited before both are known here."""
         record = self._cluster.record(uid)
         if record is None:
             raise NotYetError(f"pod {uid} is not known here yet; retrying is safe")
-        pod = record.pod
         reservation, deltas = self._cluster.reserve(uid, node_name, epoch, self._now_ns())
         self._feed.publish(deltas)
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {
-                "name": pod.name,
-                "namespace": pod.namespace,
-                "uid": uid,
-                "annotations": dict(reservation.annotations),
-            },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
-        }
-        self._begin_write()
+        writing = asyncio.ensure_future(self._write_binding(record.pod, reservation))
+        binding = self._bindings[uid] = _Binding(reservation, writing)
+        self._idle.clear()
+        writing.add_done_callback(partial(self._end_binding, uid))
+        return binding
+
+    def _end_binding(self, uid: str, writing: asyncio.Future[None]) -> None:
+        del self._bindings[uid]
+        if not self._bindings:
+            self._idle.set()
+        if not writing.cancelled():
+            writing.exception()  # its callers have it, if they still wait
+
+    async def _write_binding(self, pod: Pod, reservation: Reservation) -> None:
+        """Write a Binding and settle what became of it."""
+        uid = pod.uid
+        path = _path(pod)
+        body = _binding(pod, reservation.node_name, reservation.annotations)
         try:
             await self._client.create(f"{path}/binding", body)
         except (ConflictError, MissingError) as error:
@@ -151,22 +183,6 @@ class Leader:
             await self._settle_doubt(uid, path, reservation, error)
         else:
             self._confirm(uid, "accepted")
-        finally:
-            self._end_write()
-        return reservation
-
-    def reported(self, report: Report) -> None:
-        """Plan what a node's report changes on its Node object: the inventory, and the label."""
-        self._plan(partial(self._describe, report))
-
-    def chores(self, deltas: Deltas) -> None:
-        """Plan the Events and evictions that follow from changes."""
-        if not self._election.leading:
-            return
-        for owner in deltas.evict:
-            self._plan(partial(self._evict, owner))
-        for node_name, notice in deltas.notices:
-            self._plan(partial(self._tell, node_name, notice))
 
     async def drain(self, seconds: float) -> None:
         """Wait until the writes under way have ended."""
@@ -175,7 +191,7 @@ class Leader:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            logger.warning("writes are still under way", extra={"writes": self._writes})
+            logger.warning("writes are still under way", extra={"writes": len(self._bindings)})
 
     async def unmark(self) -> None:
         """Take the leader's label off our own pod."""
@@ -213,21 +229,6 @@ class Leader:
             path = f"{pods}/{item['metadata']['name']}"
             if path != self._own_pod:
                 await self._client.patch(path, {"metadata": {"labels": {LEADER_LABEL: None}}})
-
-    def _begin_chores(self) -> None:
-        """Plan what an earlier leader may have left undone."""
-        while not self._chores.empty():
-            self._chores.get_nowait()
-        for name in self._cluster.node_names:
-            view = self._cluster.view(name)
-            for owner in view.evict.values() if view else ():
-                self._plan(partial(self._evict, owner))
-
-    def _plan(self, chore: Callable[[], Awaitable[None]]) -> None:
-        try:
-            self._chores.put_nowait(chore)
-        except asyncio.QueueFull:
-            logger.warning("too many chores wait; one is dropped")
 
     # Binding
 
@@ -283,78 +284,23 @@ class Leader:
         self._feed.publish(self._cluster.abandon(uid, self._now_ns()))
         raise BindingRefusedError(f"the pod was not bound: {error}") from error
 
-    def _begin_write(self) -> None:
-        self._writes += 1
-        self._idle.clear()
 
-    def _end_write(self) -> None:
-        self._writes -= 1
-        if not self._writes:
-            self._idle.set()
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
 
-    # Chores
 
-    async def _describe(self, report: Report) -> None:
-        """Write a node's inventory and whether it is ready, where that is not yet so."""
-        path = f"/api/v1/nodes/{report.node.name}"
-        metadata = (await self._client.get(path))["metadata"]
-        wanted = self._native.encode_inventory(report.node.cards)
-        label = "true" if report.node.ready else None
-        patch: dict[str, Any] = {}
-        if metadata.get("annotations", {}).get(INVENTORY) != wanted[INVENTORY]:
-            patch["annotations"] = wanted
-        if metadata.get("labels", {}).get(NODE_LABEL) != label:
-            patch["labels"] = {NODE_LABEL: label}
-        if patch:
-            self.check()
-            await self._client.patch(path, {"metadata": patch})
-
-    async def _evict(self, owner: PodContainer) -> None:
-        """Evict a pod that lost its card; disruption budgets hold, and it is tried again."""
-        path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}/eviction"
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": owner.name, "namespace": owner.namespace},
-            "deleteOptions": {"preconditions": {"uid": owner.uid}},
-        }
-        logger.warning("evicting a pod that lost its card", extra={"pod": str(owner)})
-        try:
-            await self._client.create(path, body)
-            self._metrics.evictions.inc()
-        except (MissingError, ConflictError):
-            pass  # gone already, or another pod by now
-        except KubeError as error:
-            seconds = max(5.0, getattr(error, "retry_after_seconds", 0.0))
-            asyncio.get_running_loop().call_later(seconds, self._plan, partial(self._evict, owner))
-            raise
-
-    async def _tell(self, node_name: str, notice: Notice) -> None:
-        """Make an Event of a notice."""
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        owner = notice.pod
-        about = (
-            {"kind": "Pod", "namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
-            if owner
-            else {"kind": "Node", "name": node_name}
-        )
-        namespace = owner.namespace if owner else "default"
-        await self._client.create(
-            f"/api/v1/namespaces/{namespace}/events",
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"generateName": "vgpu.", "namespace": namespace},
-                "involvedObject": {"apiVersion": "v1", **about},
-                "reason": notice.reason,
-                "message": notice.message[:1000],
-                "type": "Warning",
-                "source": {"component": _COMPONENT},
-                "firstTimestamp": stamp,
-                "lastTimestamp": stamp,
-                "count": 1,
-            },
-        )
+def _binding(pod: Pod, node_name: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
+    }
 
 
 def epoch_floor(cluster: Cluster) -> int:

@@ -31,6 +31,13 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._extender = Histogram(
+            "vgpu_cache_extender_seconds",
+            "Time until a scheduler was answered, by verb and what became of it.",
+            ("verb", "outcome"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self._streams = Gauge(
             "vgpu_cache_watch_streams", "Agents that watch their node.", registry=self.registry
         )
@@ -50,6 +57,10 @@ class Metrics:
         """Count a call that has ended."""
         self._seconds.labels(method, status.name).observe(seconds)
 
+    def extended(self, verb: str, outcome: str, seconds: float) -> None:
+        """Count an answer to a scheduler."""
+        self._extender.labels(verb, outcome).observe(seconds)
+
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Count a stream as long as it lasts."""
@@ -58,6 +69,16 @@ class Metrics:
             yield
         finally:
             self._streams.dec()
+
+    def watch_chores(self, waiting: Callable[[], int], failures: Callable[[], int]) -> None:
+        """Show how many of the leader's chores wait, and how many tries have failed."""
+        words = {
+            "waiting": ("The leader's writes that wait, those after a failure included.", waiting),
+            "failed_tries": ("Tries of such writes that failed since the start.", failures),
+        }
+        for name, (text, read) in words.items():
+            gauge = Gauge(f"vgpu_cache_chores_{name}", text, registry=self.registry)
+            gauge.set_function(read)
 
     def watch(self, cluster: Cluster, feed: Feed, leading: Callable[[], bool]) -> None:
         """Show what the cluster holds, and how the copies of the API server's objects stand."""

@@ -19,15 +19,21 @@ from grpc_reflection.v1alpha import reflection
 from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import add_SchedulerCacheServicer_to_server
 
+from scheduler_cache import cluster_extender
+from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.cluster import Cluster, Deltas
+from scheduler_cache.cluster_admission import Admission
+from scheduler_cache.cluster_extender import ExtenderService
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader, epoch_floor
 from scheduler_cache.cluster_metrics import Metrics
+from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_service import ClusterService, Who
+from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config import Config
 from scheduler_cache.config_kubernetes import KubernetesConfig
-from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.errors import ConfigError, ListenError, NotProvedError
+from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.health import Health
 from scheduler_cache.identity import LOCAL, Identity, of_certificate
 from scheduler_cache.kube.client import KubeClient
@@ -37,6 +43,7 @@ from scheduler_cache.kube.leader import Election, Terms
 from scheduler_cache.kube.token_review import TokenReviewer
 from scheduler_cache.listen import bound, checked_address
 from scheduler_cache.model import CardPolicy
+from scheduler_cache.rpc import until_signalled
 from scheduler_cache.tls import TlsFiles, server_credentials
 from scheduler_cache.watchers import Watchers
 
@@ -68,17 +75,13 @@ class Running:
     addresses: tuple[str, ...]
     """Of the TLS listeners, with their true ports; certificates first."""
     metrics_port: int
+    extender_addresses: tuple[str, ...]
+    admission: Admission
 
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then hand over and let the calls under way end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(config):
-        await stop.wait()
-        logger.info("stopping", extra={"drain_seconds": config.drain_seconds})
+    await until_signalled(running(config), config.drain_seconds)
 
 
 @asynccontextmanager
@@ -86,7 +89,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
     """Serve inside the block. Raises ConfigError, ListenError or KubeError at the start."""
     kubernetes = config.kubernetes
     keyring = kubernetes.keyring()
-    dialects = every_dialect(keyring)
+    dialects = kubernetes.dialects.every(keyring)
     metrics = Metrics()
     health = Health(started=False)
     watchers = Watchers(config.watch_queue_length)
@@ -101,7 +104,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
 
         def chores(deltas: Deltas) -> None:
             for each in leaders:
-                each.chores(deltas)
+                each.upkeep.changed(deltas)
 
         feed = Feed(client, cluster, watchers, chores=chores, timing=timing)
         election = Election(
@@ -123,7 +126,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             feed,
             election,
             metrics,
-            dialects.native,
+            dialects,
             namespace=kubernetes.namespace,
             pod_name=kubernetes.own_pod,
         )
@@ -138,15 +141,45 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 metrics,
                 who=who,
                 check_leading=leader.check,
-                reported=leader.reported,
+                reported=leader.upkeep.reported,
             )
 
         servers, addresses = await _listen(stack, config, client, health, service)
+        asked = Extender(
+            cluster,
+            dialects,
+            default_policy=CardPolicy(config.card_policy),
+            scheduler_names=kubernetes.extender.scheduler_names,
+        )
+        extender = ExtenderService(
+            asked,
+            feed,
+            leader,
+            metrics,
+            Wakeup(client, cluster, leader.upkeep.chores, leader.check, lambda: election.leading),
+            Preemption(
+                client,
+                cluster,
+                asked,
+                leader.upkeep,
+                leader.check,
+                lambda: kubernetes.extender.preempt_slices and election.leading,
+            ),
+            bind_wait_seconds=kubernetes.extender.bind_wait_seconds,
+        )
+        extended = await stack.enter_async_context(
+            cluster_extender.serving(extender, kubernetes, config.drain_seconds)
+        )
         port = await _serve_http(stack, kubernetes, metrics, feed)
+        admission = Admission(client, kubernetes, rules_of(kubernetes, dialects), metrics.registry)
+        admitting = asyncio.create_task(admission.run(config.drain_seconds), name="admission")
         following = asyncio.create_task(feed.run(), name="feed")
         campaigning = asyncio.create_task(_campaign(feed, health, election, leader))
-        logger.info("serving", extra={"listen": addresses, "replica": election.identity})
-        failed = asyncio.create_task(_first_failure(following, campaigning))
+        logger.info(
+            "serving",
+            extra={"listen": addresses, "extender": extended, "replica": election.identity},
+        )
+        failed = asyncio.create_task(_first_failure(following, campaigning, admitting))
         try:
             yield Running(
                 cluster=cluster,
@@ -156,6 +189,8 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 metrics=metrics,
                 addresses=tuple(addresses),
                 metrics_port=port,
+                extender_addresses=tuple(extended),
+                admission=admission,
             )
         finally:
             failed.cancel()
@@ -172,6 +207,8 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             watchers.close("this replica of the scheduler cache is shutting down; retry")
             await asyncio.gather(*(server.stop(config.drain_seconds) for server in servers))
             await _ended(following)
+            # Last, so that pods are let in for as long as others still come here.
+            await _ended(admitting)
 
 
 async def _campaign(feed: Feed, health: Health, election: Election, leader: Leader) -> None:

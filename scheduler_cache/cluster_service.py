@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from vgpu.v1 import scheduler_cache_pb2 as pb
@@ -32,9 +32,9 @@ from scheduler_cache.errors import (
 )
 from scheduler_cache.identity import Identity
 from scheduler_cache.model import Allocation
+from scheduler_cache.rpc import Context, errors_mapped, node_stream
 from scheduler_cache.watchers import Watchers
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Who = Callable[[Context], Awaitable[Identity]]
 
 # The answer must be there before the caller gives up.
@@ -89,21 +89,9 @@ class ClusterService(SchedulerCacheServicer):
                 # An empty snapshot would tell an agent to forget what only it still knows.
                 raise NotSyncedError(f"node {node_name} is not known here yet; retrying is safe")
             with self._watchers.subscribed(node_name) as subscription, self._metrics.stream():
-                sequence = 1
                 held = self._cluster.snapshot(node_name)
-                yield pb.WatchNodeResponse(
-                    sequence=sequence,
-                    snapshot=pb.NodeSnapshot(allocations=map(wire.allocation_message, held)),
-                )
-                while True:
-                    event = await subscription.get()
-                    sequence += 1
-                    if isinstance(event, Allocation):
-                        yield pb.WatchNodeResponse(
-                            sequence=sequence, upsert=wire.allocation_message(event)
-                        )
-                    else:
-                        yield pb.WatchNodeResponse(sequence=sequence, remove=event)
+                async for message in node_stream(held, subscription):
+                    yield message
 
     async def ReportNode(
         self, request: pb.ReportNodeRequest, context: Context
@@ -217,10 +205,14 @@ class ClusterService(SchedulerCacheServicer):
         started = time.perf_counter()
         status = grpc.StatusCode.OK
         try:
-            yield
-        except SchedulerCacheError as error:
-            status = error.status
-            await context.abort(status, str(error))
+            async with errors_mapped(context):
+                try:
+                    yield
+                except SchedulerCacheError as error:
+                    status = error.status
+                    raise
+        except grpc.aio.AbortError:
+            raise
         except asyncio.CancelledError:
             status = grpc.StatusCode.CANCELLED
             raise

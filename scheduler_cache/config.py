@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,9 @@ CARD_POLICIES = tuple(policy.value for policy in CardPolicy)
 LOG_FORMATS = ("text", "json")
 
 _KUBERNETES = KubernetesConfig()
-_TABLE = "kubernetes."
 _FLAG = "kubernetes_"
 
 _KINDS: tuple[tuple[type, str], ...] = (
-    (KubernetesConfig, "a table"),
     (Path, "a path"),
     (tuple, "a list of strings"),
     (bool, "true or false"),
@@ -105,13 +103,18 @@ class Config:
         return int(self.stopped_grace_seconds * 1e9)
 
     def __str__(self) -> str:
-        plain = [field.name for field in fields(self) if field.name != "kubernetes"]
-        lines = [f"{name} = {_toml(getattr(self, name))}" for name in plain]
-        table = [
-            f"{field.name} = {_toml(getattr(self.kubernetes, field.name))}"
-            for field in fields(self.kubernetes)
-        ]
-        return "\n".join([*lines, "", "[kubernetes]", *table])
+        return "\n".join(_table(self, ""))
+
+
+def _table(table: Any, name: str) -> list[str]:  # noqa: ANN401  any of the dataclasses
+    """Return the lines of a table, then those of the tables in it."""
+    values = {field.name: getattr(table, field.name) for field in fields(table)}
+    lines = ["", f"[{name}]"] if name else []
+    lines += [f"{key} = {_toml(value)}" for key, value in values.items() if not is_dataclass(value)]
+    for key, value in values.items():
+        if is_dataclass(value):
+            lines += _table(value, f"{name}.{key}" if name else key)
+    return lines
 
 
 def _checked(table: dict[str, Any], kind: type, where: str = "") -> dict[str, Any]:
@@ -124,8 +127,10 @@ def _checked(table: dict[str, Any], kind: type, where: str = "") -> dict[str, An
 
 
 def _value(key: str, value: object, default: object) -> object:
-    if isinstance(default, KubernetesConfig) and isinstance(value, dict):
-        return KubernetesConfig(**_checked(value, KubernetesConfig, _TABLE))
+    if is_dataclass(default) and isinstance(value, dict):
+        kind: type = type(default)
+        table: object = kind(**_checked(value, kind, f"{key}."))
+        return table
     if isinstance(default, Path) and isinstance(value, str):
         return Path(value)
     if isinstance(default, tuple) and isinstance(value, list):
@@ -135,8 +140,8 @@ def _value(key: str, value: object, default: object) -> object:
         return float(value)
     elif type(value) is type(default):
         return value
-    kind = next(words for type_, words in _KINDS if isinstance(default, type_))
-    raise ConfigError(f"{key} must be {kind}, not {value!r}")
+    words = next((words for type_, words in _KINDS if isinstance(default, type_)), "a table")
+    raise ConfigError(f"{key} must be {words}, not {value!r}")
 
 
 def _toml(value: object) -> str:

@@ -9,10 +9,120 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_cache.config_dialects import DialectsConfig
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.errors import ConfigError
 
 _LEAST_SECRET = 32
+
+DIALECTS = ("native", "volcano", "hami", "koordinator", "kai", "gpu_manager", "alnair")
+POLICIES = ("deny", "allow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionConfig:
+    """How pods are admitted: the table `[kubernetes.admission]`."""
+
+    listen: tuple[str, ...] = ()
+    """HOST:PORT of the webhooks, with TLS. Empty: none are served."""
+    certificate: str = ""
+    """A PEM file that somebody else renews (cert-manager). Empty: the replicas make their own, keep
+    it in `secret`, and write who signed it into the webhook configurations."""
+    key: str = ""
+    client_ca: str = ""
+    """Who signs the API server's own certificate. Empty: it shows none, as in most clusters; a
+    review then has no effect beyond its answer, which tells nothing but what was sent."""
+    client_names: tuple[str, ...] = ()
+    """Common names that the caller's certificate may carry; empty: any that `client_ca` signed."""
+    secret: str = "vgpu-admission"
+    """Holds the certificate that all replicas share."""
+    service: str = "vgpu-admission"
+    """The Service under whose name the API server calls."""
+    webhooks: str = "vgpu-admission"
+    """The name of both webhook configurations."""
+    certificate_days: float = 90.0
+    """Life of a certificate of our own; a new one is made when a third of it is left."""
+    check_seconds: float = 30.0
+    """Between two looks at Secret and webhook configurations: what a reset of one may last."""
+    settle_seconds: float = 15.0
+    """From the change of the webhook configurations to the first use of a new certificate: each API
+    server must have heard of it."""
+    dialects: tuple[str, ...] = DIALECTS
+    """Whose pods are ours. The pods of one that is left out are not looked at."""
+    runtime_class: str = "vgpu"
+    scheduler_name: str = ""
+    """Set where the pod names none or the default one; empty: pods keep theirs."""
+    priority_class: str = ""
+    """Set where the pod names none; empty: pods keep theirs."""
+    privileged: str = "deny"
+    """`deny` or `allow`: what reaches past its slice (privileged, hostPID, /dev of the host)."""
+    user: str = ""
+    """The user name under which the replicas write. Empty: the service account
+    `vgpu-scheduler-cache` of `kubernetes.namespace`."""
+    join_users: tuple[str, ...] = ()
+    """User names of other schedulers and their helpers, which may write their own decisions."""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("kubernetes.admission: give certificate and key, or neither")
+        unknown = sorted(set(self.dialects) - set(DIALECTS))
+        if unknown:
+            raise ConfigError(
+                f"kubernetes.admission: dialects must be among {', '.join(DIALECTS)}, not "
+                f"{unknown[0]}"
+            )
+        if self.privileged not in POLICIES:
+            raise ConfigError(
+                f"kubernetes.admission: privileged must be one of {', '.join(POLICIES)}"
+            )
+        if not self.runtime_class:
+            raise ConfigError("kubernetes.admission: runtime_class is empty")
+        if min(self.certificate_days, self.check_seconds) <= 0 or self.settle_seconds < 0:
+            raise ConfigError(
+                "kubernetes.admission: certificate_days and check_seconds must be positive, and "
+                "settle_seconds not negative"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtenderConfig:
+    """How kube-scheduler is answered: the table `[kubernetes.extender]`."""
+
+    listen: tuple[str, ...] = ()
+    """HOST:PORT. Empty: no extender is served."""
+    plain: bool = False
+    """Without TLS, on loopback alone: for a scheduler that runs beside this replica."""
+    certificate: str = ""
+    """Empty: `kubernetes.certificate` and `kubernetes.key`."""
+    key: str = ""
+    client_ca: str = ""
+    """Who signs the schedulers' certificates; empty: `kubernetes.client_ca`."""
+    client_names: tuple[str, ...] = ("system:kube-scheduler",)
+    """Common names that a scheduler's certificate may carry. Never empty: the cluster's CA signs
+    every kubelet's certificate, too, and no kubelet may bind pods."""
+    scheduler_names: tuple[str, ...] = ("vgpu-scheduler",)
+    """Only pods of these are bound."""
+    preempt_slices: bool = True
+    """Evict pods of lower priority for one that waits for nothing but slices, since kube-scheduler
+    preempts only for what it counts itself."""
+    bind_wait_seconds: float = 2.0
+    """How long a bind waits for the news of its pod: what a watch is late under load, and less than
+    the scheduler's httpTimeout."""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("kubernetes.extender: give certificate and key, or neither")
+        if not self.client_names or not all(self.client_names):
+            raise ConfigError("kubernetes.extender: client_names is empty, or has an empty name")
+        if not self.scheduler_names or not all(self.scheduler_names):
+            raise ConfigError("kubernetes.extender: scheduler_names is empty, or has an empty name")
+        if self.bind_wait_seconds < 0:
+            raise ConfigError("kubernetes.extender: bind_wait_seconds must not be negative")
+
+
+_DIALECTS = DialectsConfig()
+_ADMISSION = AdmissionConfig()
+_EXTENDER = ExtenderConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +162,9 @@ class KubernetesConfig:
     """HOST:PORT of /metrics, /healthz and /readyz; empty: none."""
     eviction_seconds: float = 340.0
     """A node whose Lease has not changed for so long is lost, and its pods hold nothing."""
+    dialects: DialectsConfig = _DIALECTS
+    admission: AdmissionConfig = _ADMISSION
+    extender: ExtenderConfig = _EXTENDER
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_seconds < self.renew_seconds < self.lease_seconds:
@@ -75,6 +188,13 @@ class KubernetesConfig:
     def replica(self) -> str:
         """Who this replica is, among those that run now."""
         return self.own_pod or socket.gethostname()
+
+    @property
+    def user(self) -> str:
+        """Under which user name the API server knows the replicas."""
+        return self.admission.user or (
+            f"system:serviceaccount:{self.namespace}:vgpu-scheduler-cache"
+        )
 
     def keyring(self) -> Keyring:
         """Read the keys. Raises ConfigError.

@@ -71,10 +71,14 @@ class Health:
         if request.value not in SERVICES:
             yield Int32Value(value=SERVICE_UNKNOWN)
             return
-        yield self._status()
-        if not self._started.is_set():
-            await self._started.wait()
-            yield self._status()
-        if not self._stopped.is_set():
-            await self._stopped.wait()
-            yield self._status()
+        said = 0
+        while True:
+            status = self._status()
+            if status.value != said:
+                # While this was on its way it may have changed again.
+                yield status
+                said = status.value
+            elif self._stopped.is_set():
+                return
+            else:
+                await (self._stopped if self._started.is_set() else self._started).wait()

@@ -11,12 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scheduler_cache.errors import NotProvedError, WrongNodeError
 
 NODES = "system:nodes"
 _NODE_USER = "system:node:"
 _NODE_URI = "vgpu://node/"
+
+# More than a large cluster has nodes.
+_CERTIFICATES = 32_768
 
 # Source: RFC 1123, as the API server checks a Node's name.
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
@@ -66,9 +70,21 @@ def of_certificate(
 
     `operators`: organizations whose members may look at everything.
     """
+    return _proved(
+        tuple(properties.get("x509_subject", ())),
+        tuple(properties.get("peer_uri", ())),
+        frozenset(operators),
+    )
+
+
+# Every call of a node proves the same: to read it anew would be a quarter of our own work.
+@lru_cache(maxsize=_CERTIFICATES)
+def _proved(
+    subjects: tuple[bytes, ...], uris: tuple[bytes, ...], operators: frozenset[str]
+) -> Identity:
     subject = [
         (kind, value)
-        for text in properties.get("x509_subject", ())
+        for text in subjects
         for kind, value in attributes(text.decode(errors="replace"))
     ]
     names = [value for kind, value in subject if kind == "CN"]
@@ -76,7 +92,7 @@ def of_certificate(
     name = names[0] if len(names) == 1 else ""
     nodes = {
         uri.removeprefix(_NODE_URI)
-        for raw in properties.get("peer_uri", ())
+        for raw in uris
         if (uri := raw.decode(errors="replace")).startswith(_NODE_URI)
     }
     if name.startswith(_NODE_USER) and NODES in organizations:

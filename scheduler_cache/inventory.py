@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from scheduler_cache.dialects.dialect import DialectError, Registration
+from scheduler_cache.dialects.dialect import Registration, tried
 from scheduler_cache.dialects.native import cordoned
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import Card
 from scheduler_cache.pod import KubeNode
 
@@ -50,11 +50,9 @@ def registrations_of(node: KubeNode, dialects: Dialects) -> tuple[list[Registrat
     """Return what was registered on a Node, and what cannot be read."""
     found, problems = [], []
     for dialect in dialects:
-        try:
-            registration = dialect.parse_node(node)
-        except (DialectError, InvalidRequestError) as error:
-            problems.append(f"the registration of {dialect.name} cannot be read: {error}")
-            continue
+        registration, problem = tried(partial(dialect.parse_node, node))
+        if problem:
+            problems.append(f"the registration of {dialect.name} cannot be read: {problem}")
         if registration is not None:
             found.append(registration)
     return found, problems

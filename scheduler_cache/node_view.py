@@ -50,6 +50,8 @@ class Hold:
     amounts: Amounts
     exclusive: frozenset[str] = frozenset()
     """The cards that it holds alone."""
+    pod_uid: str = ""
+    """The pod whose end frees it; empty: no pod's does."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,6 +101,7 @@ class _Given:
     epoch: int
     doubt: str = ""
     running: bool = False
+    init_over: bool = False
     order: tuple[int, bool, int, int, str] = (0, False, 0, 0, "")
 
     @property
@@ -107,7 +110,8 @@ class _Given:
 
     @property
     def hold(self) -> Hold:
-        return Hold(f"pod {self.record.pod}", self.amounts, self.exclusive)
+        pod = self.record.pod
+        return Hold(f"pod {pod}", self.amounts, self.exclusive, pod.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +149,12 @@ def view_of(
     given: list[_Given] = []
     held_ids: set[str] = set()
     for record in ordered:
-        runs = not running.isdisjoint(record.ids.values())
-        state = _state(record, runs)
+        alive = frozenset(name for name, each in record.ids.items() if each in running)
+        state = _state(record, bool(alive))
         view.states[record.pod.uid] = state
         if state in (AllocationState.PENDING, AllocationState.RELEASED):
             continue
-        one = _given(view, record, groups, runs)
+        one = _given(view, record, groups, alive)
         if one is None:
             continue
         if isinstance(one, _Given):
@@ -181,15 +185,21 @@ def _state(record: Record, runs: bool) -> AllocationState:
 
 
 def _given(
-    view: NodeView, record: Record, groups: Mapping[str, str], runs: bool
+    view: NodeView, record: Record, groups: Mapping[str, str], alive: frozenset[str]
 ) -> _Given | _Anywhere | None:
-    """Return what a pod holds; None: nothing was decided about it."""
+    """Return what a pod holds; None: nothing was decided about it.
+
+    `alive`: its containers that its node reports running.
+    """
     pod = record.pod
+    init_over = _init_over(pod, alive)
     assumed = record.assumed if not pod.node_name else None
     decision = assumed.decision if assumed else record.decision
     cards = view.inventory.cards
     if decision is None:
-        return _anywhere(view, record, record.decision_error) if record.decision_error else None
+        if not record.decision_error:
+            return None
+        return _anywhere(view, record, record.decision_error, init_over)
     slices: dict[str, tuple[Slice, ...]] = {}
     stated = {name: parts for name, parts in decision.containers.items() if parts}
     known = {each.name: each for each in pod.containers}
@@ -200,7 +210,7 @@ def _given(
         found = [card_of(each, cards, groups) for each in parts]
         missing = [each for each, card in zip(parts, found, strict=True) if card is None]
         if missing:
-            return _anywhere(view, record, _unknown(missing, view.name))
+            return _anywhere(view, record, _unknown(missing, view.name), init_over)
         slices[name] = tuple(
             slice_of(each, card) for each, card in zip(parts, found, strict=True) if card
         )
@@ -224,7 +234,7 @@ def _given(
         # One account for all: what one container holds, the others hold with it.
         amounts: Amounts = _amounts(next(iter(slices.values())))
     else:
-        amounts = footprint(listed + stray, pod.init_finished)
+        amounts = footprint(listed + stray, init_over)
     return _Given(
         record=record,
         slices=slices,
@@ -237,8 +247,19 @@ def _given(
         ),
         epoch=decision.epoch,
         doubt=doubts[0] if doubts else "",
-        running=runs,
-        order=(-decision.epoch, not runs, decision.decided_unix_ns, pod.created_unix_ns, pod.uid),
+        running=bool(alive),
+        init_over=init_over,
+        order=(-decision.epoch, not alive, decision.decided_unix_ns, pod.created_unix_ns, pod.uid),
+    )
+
+
+def _init_over(pod: Pod, alive: frozenset[str]) -> bool:
+    """Return whether the last ordinary init container has ended, so that none holds anything.
+
+    The API server may say so of a sandbox that is no more, while the kubelet runs them again.
+    """
+    return pod.init_finished and not any(
+        each.kind is ContainerKind.INIT and each.name in alive for each in pod.containers
     )
 
 
@@ -289,7 +310,7 @@ def _pod(record: Record) -> PodContainer:
     return record.owner("")
 
 
-def _anywhere(view: NodeView, record: Record, why: str) -> _Anywhere:
+def _anywhere(view: NodeView, record: Record, why: str, init_over: bool) -> _Anywhere:
     """Return what a pod asked for, on every card, since it may be on any of them."""
     pod = record.pod
     message = f"{why}; until pod {pod} ends, what it may hold is kept free on every card"
@@ -304,7 +325,7 @@ def _anywhere(view: NodeView, record: Record, why: str) -> _Anywhere:
                     parts.append((each.kind, {uuid: _largest(request, owned.card)}))
             if record.request.pod_level:
                 parts = parts[:1]
-            amounts.update(footprint(parts, pod.init_finished))
+            amounts.update(footprint(parts, init_over))
         if any(map(alone, record.request.containers.values())):
             sole = frozenset(amounts)
     elif record.request_error:
@@ -317,7 +338,7 @@ def _anywhere(view: NodeView, record: Record, why: str) -> _Anywhere:
     for each in pod.containers:
         view.answers[pod.uid, each.name] = why
     return _Anywhere(
-        Hold(f"pod {pod}, on a card that is not known", amounts, sole),
+        Hold(f"pod {pod}, on a card that is not known", amounts, sole, pod.uid),
         tuple(record.request.containers)
         if record.request
         else tuple(record.ids)
@@ -337,7 +358,7 @@ def _largest(request: Request, card: Card) -> Amount:
 
 
 def _hold(view: NodeView, hold: Hold) -> None:
-    view.uses = _added(view.uses, hold)
+    view.uses = added(view.uses, hold)
     for uuid in hold.amounts:
         view.holds.setdefault(uuid, []).append(hold)
 
@@ -385,7 +406,7 @@ def _settle(
     losers: list[tuple[_Given, str]] = []
     admitted: dict[str, CardUse] = {}
     for each in sorted((each for each in given if not each.doubt), key=lambda each: each.order):
-        after = _added(admitted, each.hold)
+        after = added(admitted, each.hold)
         full = _overbooked(view, after, each)
         if full:
             losers.append((each, full))
@@ -394,7 +415,7 @@ def _settle(
             admitted = after
     used = admitted
     for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running or loser.epoch)):
-        used = _added(used, hold)
+        used = added(used, hold)
     for each in sorted(given, key=lambda each: each.order):
         _hold(view, each.hold)
     for each in winners:
@@ -430,6 +451,7 @@ def _answer(
     record = each.record
     pod = record.pod
     state = view.states[pod.uid]
+    inits = {one.name for one in pod.containers if one.kind is ContainerKind.INIT}
     for name, slices in each.slices.items():
         allocation_id = record.ids[name]
         request = record.request.containers[name] if record.request else None
@@ -454,6 +476,11 @@ def _answer(
             message = f"container {name} of pod {pod}: {why}"
             view.notices[Notice("AllocationRefused", message, _pod(record))] = None
             continue
+        if each.init_over and name in inits:
+            # Its slice is free for others. A second run of the init containers is seen in the
+            # pod's status, and then counts again before it starts.
+            view.waiting[pod.uid, name] = "the init containers of its pod have finished"
+            continue
         if blocked:
             view.waiting[pod.uid, name] = f"{blocked} is still used by a container that must end"
             continue
@@ -476,7 +503,7 @@ def _overbooked(view: NodeView, uses: Mapping[str, CardUse], each: _Given) -> st
     )
 
 
-def _added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
+def added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
     """Return `uses` with `hold` in them."""
     after = dict(uses)
     for uuid, amount in hold.amounts.items():

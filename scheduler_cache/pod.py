@@ -16,6 +16,15 @@ from typing import Any
 # What the runtime looks a container up by; the webhook writes it into every container that asks.
 UUID_VARIABLE = "VGPU_CONTAINER_UUID"
 
+# Where schedulers find the name of a pod's group, in this order. Source: coscheduling (both
+# spellings; Koordinator uses the second), KAI, and the annotation of Volcano.
+_GROUP_LABELS = (
+    "scheduling.x-k8s.io/pod-group",
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group-name",
+)
+_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+
 # Resources of every pod, in which no GPU is ever asked for.
 _PLAIN_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage", "pods", "storage"})
 
@@ -58,17 +67,34 @@ class Pod:
     created_unix_ns: int = 0
     node_name: str = ""
     """Empty: not bound."""
+    nominated_node_name: str = ""
+    """Where room is being made for it by preemption; empty: nowhere."""
+    scheduler_name: str = ""
+    priority: int = 0
+    preempts: bool = True
+    """Pods of lower priority may be evicted for it."""
+    gang: str = ""
+    """The group of pods of its namespace that only start together; empty: it is in none."""
+    deleting: bool = False
+    """Its deletion was asked for; it may run for its grace period yet."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     containers: tuple[Container, ...] = ()
     """Init containers and sidecars in the order of the spec, then the others in theirs."""
     terminal: bool = False
     """Its phase is Succeeded or Failed."""
+    admitted: bool = False
+    """Its kubelet has taken it in: it says how far the containers are."""
     init_finished: bool = False
     """Its last ordinary init container has succeeded."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def gang_key(self) -> tuple[str, str]:
+        """Its namespace and its gang."""
+        return self.namespace, self.gang
 
     @property
     def app_containers(self) -> tuple[Container, ...]:
@@ -111,10 +137,17 @@ def pod_of(source: Mapping[str, Any]) -> Pod:
         version=_version(metadata.get("resourceVersion")),
         created_unix_ns=unix_ns_of(metadata.get("creationTimestamp")),
         node_name=_text(spec.get("nodeName")),
+        nominated_node_name=_text(status.get("nominatedNodeName")),
+        scheduler_name=_text(spec.get("schedulerName")),
+        priority=_whole(spec.get("priority")),
+        preempts=spec.get("preemptionPolicy") != "Never",
+        gang=_gang(metadata),
+        deleting=bool(_text(metadata.get("deletionTimestamp"))),
         labels=_strings(metadata.get("labels")),
         annotations=_strings(metadata.get("annotations")),
         containers=inits + apps,
         terminal=status.get("phase") in ("Succeeded", "Failed"),
+        admitted=bool(status.get("containerStatuses") or status.get("initContainerStatuses")),
         init_finished=ordinary <= succeeded,
     )
 
@@ -167,6 +200,16 @@ def _resources(value: object) -> dict[str, str]:
     }
 
 
+def _gang(metadata: Mapping[str, Any]) -> str:
+    labels, annotations = _strings(metadata.get("labels")), _strings(metadata.get("annotations"))
+    named = next((labels[key] for key in _GROUP_LABELS if labels.get(key)), "")
+    return named or annotations.get(_GROUP_ANNOTATION, "")
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
 def _version(value: object) -> int:
     """Return a resourceVersion, which the API server's etcd counts up; 0 when it is no number."""
     text = _text(value)
@@ -182,12 +225,11 @@ def _strings(value: object) -> dict[str, str]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    # Not Mapping: what JSON gives is a dict, and this runs forty times for each pod of a cluster.
+    return value if isinstance(value, dict) else {}
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
     return (
-        (each for each in value if isinstance(each, Mapping))
-        if isinstance(value, list)
-        else iter(())
+        (each for each in value if isinstance(each, dict)) if isinstance(value, list) else iter(())
     )

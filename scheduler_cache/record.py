@@ -57,6 +57,10 @@ class Record:
     decision: Decision | None = None
     decision_error: str = ""
     groups: Mapping[str, str] = field(default_factory=dict)
+    unfinished: str = ""
+    """The dialect whose scheduler waits for its plugin to do something about the pod."""
+    isolation: str = ""
+    """What its annotation `vgpu.dev/isolation` says."""
     assumed: Assumption | None = None
     gone: bool = False
     """The API server no longer knows it."""
@@ -76,6 +80,16 @@ class Record:
     def ending(self) -> bool:
         """Whether only its end, reported by its node, is missing."""
         return (self.gone or self.pod.terminal) and not self.finished
+
+    @property
+    def lapses(self) -> bool:
+        """Whether it holds a reservation that time alone ends."""
+        return self.assumed is not None and not self.assumed.confirmed and not self.gone
+
+    @property
+    def restless(self) -> bool:
+        """Whether time alone may change it."""
+        return self.lapses or self.ending
 
     def owner(self, container_name: str) -> PodContainer:
         """Return who one of its containers is."""

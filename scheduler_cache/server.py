@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from scheduler_cache.flusher import Flusher
 from scheduler_cache.health import Health
 from scheduler_cache.listen import bound, checked_address
 from scheduler_cache.model import CardPolicy
+from scheduler_cache.rpc import until_signalled
 from scheduler_cache.service import EmbeddedService
 from scheduler_cache.sqlite_store import Store
 from scheduler_cache.watchers import Watchers
@@ -31,13 +31,7 @@ _OPTIONS = (("grpc.so_reuseport", 0),)
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then let the calls under way end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(config):
-        await stop.wait()
-        logger.info("stopping", extra={"drain_seconds": config.drain_seconds})
+    await until_signalled(running(config), config.drain_seconds)
 
 
 @asynccontextmanager

@@ -10,10 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
-import grpc
 from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheServicer
 
@@ -22,16 +19,13 @@ from scheduler_cache.cache import Cache, Changes
 from scheduler_cache.errors import (
     InvalidRequestError,
     NotSyncedError,
-    SchedulerCacheError,
     WrongNodeError,
 )
-from scheduler_cache.model import Allocation
+from scheduler_cache.rpc import Context, errors_mapped, node_stream
 from scheduler_cache.sqlite_store import Store
 from scheduler_cache.watchers import Watchers, events_of
 
 logger = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class EmbeddedService(SchedulerCacheServicer):
@@ -53,7 +47,7 @@ class EmbeddedService(SchedulerCacheServicer):
 
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveResponse:
         """Return the allocation of that id. Pods, and so identities, are unknown on this host."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             if not request.container_uuid:
                 raise InvalidRequestError("container_uuid is required: this host knows no pods")
             claim = self._cache.claim(request.container_uuid)
@@ -66,12 +60,13 @@ class EmbeddedService(SchedulerCacheServicer):
 
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         """Give a container its claim. See `Cache.allocate`."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             claim, changes = self._cache.allocate(
                 wire.node_name_of(request.node_name),
                 wire.key_of(request.claim),
                 wire.request_of(request.request),
                 self._now_unix_ns(),
+                spare_stopped=request.spare_stopped,
             )
             self._commit(changes)
             if changes.durable:
@@ -91,7 +86,7 @@ class EmbeddedService(SchedulerCacheServicer):
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
         """Free a claim."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             if not request.allocation_id:
                 raise InvalidRequestError("allocation_id is required")
             changes = self._cache.release(request.allocation_id, self._now_unix_ns())
@@ -104,7 +99,7 @@ class EmbeddedService(SchedulerCacheServicer):
         self, request: pb.WatchNodeRequest, context: Context
     ) -> AsyncIterator[pb.WatchNodeResponse]:
         """Stream a snapshot, then every change. State changes are none: the node made them."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             node_name = wire.node_name_of(request.node_name)
             if self._cache.node(node_name) is None:
                 # An empty snapshot would tell an agent to forget what only it still knows.
@@ -112,29 +107,15 @@ class EmbeddedService(SchedulerCacheServicer):
                     f"node {node_name} has not reported its cards yet; retrying is safe"
                 )
             with self._watchers.subscribed(node_name) as subscription:
-                sequence = 1
-                allocations = [
-                    wire.allocation_message(claim.allocation)
-                    for claim in self._cache.claims(node_name)
-                ]
-                yield pb.WatchNodeResponse(
-                    sequence=sequence, snapshot=pb.NodeSnapshot(allocations=allocations)
-                )
-                while True:
-                    event = await subscription.get()
-                    sequence += 1
-                    if isinstance(event, Allocation):
-                        yield pb.WatchNodeResponse(
-                            sequence=sequence, upsert=wire.allocation_message(event)
-                        )
-                    else:
-                        yield pb.WatchNodeResponse(sequence=sequence, remove=event)
+                held = [claim.allocation for claim in self._cache.claims(node_name)]
+                async for message in node_stream(held, subscription):
+                    yield message
 
     async def ReportNode(
         self, request: pb.ReportNodeRequest, context: Context
     ) -> pb.ReportNodeResponse:
         """Take a report. See `Cache.report`."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             report = wire.report_of(request)
             changes = self._cache.report(report, self._now_unix_ns())
             lost = [
@@ -170,7 +151,7 @@ class EmbeddedService(SchedulerCacheServicer):
 
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:
         """Say in words what is and why."""
-        async with _errors_mapped(context):
+        async with errors_mapped(context):
             subject = request.WhichOneof("subject")
             if subject == "card_uuid":
                 lines = explain.explain_card(self._cache, request.card_uuid)
@@ -192,12 +173,3 @@ class EmbeddedService(SchedulerCacheServicer):
         events = events_of(self._cache, changes)
         self._cache.apply(changes)
         self._watchers.publish(events)
-
-
-@asynccontextmanager
-async def _errors_mapped(context: Context) -> AsyncIterator[None]:
-    """End the call with the status and the sentence of our own errors."""
-    try:
-        yield
-    except SchedulerCacheError as error:
-        await context.abort(error.status, str(error))

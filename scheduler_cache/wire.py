@@ -10,6 +10,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from scheduler_cache.cache import Report
 from scheduler_cache.errors import InvalidRequestError
+from scheduler_cache.isolation import Isolation, IsolationState
 from scheduler_cache.model import (
     MAX_BYTES,
     NO_CLAIM,
@@ -27,6 +28,9 @@ from scheduler_cache.model import (
     Request,
     Slice,
 )
+
+# Source: Linux's MINORBITS.
+_MAX_MINOR = (1 << 20) - 1
 
 _MODES = {
     pb.COMPUTE_MODE_HARD: ComputeMode.HARD,
@@ -50,6 +54,10 @@ _STATES = {
     pb.CLAIM_STATE_RUNNING: ClaimState.RUNNING,
     pb.CLAIM_STATE_STOPPED: ClaimState.STOPPED,
     pb.CLAIM_STATE_RELEASED: ClaimState.RELEASED,
+}
+_ISOLATION_STATES = {
+    pb.ISOLATION_STATE_ENFORCED: IsolationState.ENFORCED,
+    pb.ISOLATION_STATE_REFUSED: IsolationState.REFUSED,
 }
 _STATE_NUMBERS = {state: number for number, state in _STATES.items()}
 
@@ -106,6 +114,12 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
         ),
         running=frozenset(message.running_allocation_ids),
         claims=tuple(claims.values()),
+        isolation=tuple(
+            Isolation(pod=pod_of(each.pod), state=_ISOLATION_STATES[each.state], reason=each.reason)
+            for each in message.isolation
+            # A later agent may know more states.
+            if each.state in _ISOLATION_STATES
+        ),
     )
 
 
@@ -118,6 +132,8 @@ def _card_of(message: pb.Card) -> Card:
         raise InvalidRequestError(
             f"card {message.uuid}: memory of {message.memory_bytes} bytes is out of range"
         )
+    if message.minor > _MAX_MINOR:
+        raise InvalidRequestError(f"card {message.uuid}: minor {message.minor} is out of range")
     return Card(
         uuid=message.uuid,
         kind=_KINDS[message.kind],
@@ -128,6 +144,7 @@ def _card_of(message: pb.Card) -> Card:
         health_reason=message.health_reason,
         parent_uuid=message.parent_uuid,
         numa_node=message.numa_node,
+        minor=message.minor if message.HasField("minor") else -1,
     )
 
 

@@ -1,14 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every tier shares."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.testbed.rootfs import build_rootfs
+
+# A loaded machine is slow, which is no fault; CI tries the same examples every time.
+hypothesis.settings.register_profile(
+    "vgpu",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("vgpu")
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    """Let the collector see again what a server that ran in the test's own process froze."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ import pynvml
 from runtime_shim.abi import SLOT_BYTES, SLOT_OFFSET, constants
 
 MIB = 1 << 20
-# Of struct vgpu_usage_slot: the first card's used_bytes. Source: hook_c/include/vgpu_abi.h.
-_USED_OFFSET = 128
+# Of struct vgpu_usage_slot, in words: grants, and the first card's used_bytes.
+# Source: hook_c/include/vgpu_abi.h.
+_GRANTS = 32 // 8
+_USED = 128 // 8
 # Of struct vgpu_limits: the first card's overhead_bytes.
 _OVERHEAD_OFFSET = 128 + 256
 
@@ -63,12 +65,13 @@ class Account:
         self._limits = _mapped(limits)
 
     def used_bytes(self) -> int:
-        """The sum of all slots, of one moment: looked at until two looks agree."""
-        slots = self._slots()
-        before = [self._words[slot] for slot in slots]
-        while (after := [self._words[slot] for slot in slots]) != before:
-            before = after
-        return sum(after)
+        """The sum of all slots, of one moment: no process was granted anything during the look."""
+        while True:
+            slots = self._slots()
+            before = [self._words[slot + _GRANTS] for slot in slots]
+            used = sum(self._words[slot + _USED] for slot in slots)
+            if before == [self._words[slot + _GRANTS] for slot in slots]:
+                return used
 
     def overhead_bytes(self) -> int:
         """What the agent has published of memory beyond the account."""
@@ -78,7 +81,7 @@ class Account:
         high = min(self._halves[4], int(constants.VGPU_MAX_SLOTS))
         starts = range(SLOT_OFFSET, SLOT_OFFSET + high * SLOT_BYTES, SLOT_BYTES)
         free = int(constants.VGPU_SLOT_FREE)
-        return [(start + _USED_OFFSET) // 8 for start in starts if self._halves[start // 4] != free]
+        return [start // 8 for start in starts if self._halves[start // 4] != free]
 
 
 def _mapped(path: Path, word: Literal["Q", "I"] = "Q") -> "memoryview[int]":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache as a process that can be told to bind pods, and asked what its collector cost.
+"""The cache as a process that can be told to bind pods, and asked what its work cost.
 
 Lines of JSON on standard output: `synced`, then one answer for each line of standard input:
-`bind FIRST COUNT SIZE_NODES RATE`, `pauses`. It ends with its input.
+`bind FIRST COUNT SIZE_NODES RATE`, `report NODES CARDS` (what the agents of all nodes would tell),
+`verbs` (the extender's answers so far), `pauses`. It ends with its input.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import time
 from pathlib import Path
 
 from bench.scheduler_cache import synthetic
+from bench.scheduler_cache.synthetic import Size
+from scheduler_cache.cache import Report
 from scheduler_cache.cluster_server import Running, running
 from scheduler_cache.config import Config
+from scheduler_cache.model import Node
 
 
 class Collector:
@@ -75,6 +79,37 @@ async def _bind(replica: Running, first: int, count: int, nodes: int, rate: floa
     return {"accepted": accepted, "failed": failed}
 
 
+async def _leading(replica: Running) -> None:
+    while not replica.election.leading or replica.leader._fresh_epoch == 0:
+        await asyncio.sleep(0.05)
+
+
+def _report(replica: Running, nodes: int, cards: int) -> int:
+    """Take a report of every node; return how many there are."""
+    size = Size(nodes=nodes, pods=0, cards=cards)
+    for number in range(nodes):
+        node = Node(
+            name=synthetic.node_name(number), cards=synthetic.cards_of(number, size), ready=True
+        )
+        report = Report(node=node, running=frozenset(), claims=())
+        replica.feed.publish(replica.cluster.apply_report(report, time.monotonic_ns()))
+    return nodes
+
+
+def _verbs(replica: Running) -> dict[str, dict[str, dict[str, float]]]:
+    """Return calls and seconds of the extender, by verb and outcome."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in replica.metrics.registry.collect():
+        if metric.name != "vgpu_cache_extender_seconds":
+            continue
+        for sample in metric.samples:
+            kind = sample.name.rpartition("_")[2]
+            if kind in ("count", "sum"):
+                by_outcome = found.setdefault(sample.labels["verb"], {})
+                by_outcome.setdefault(sample.labels["outcome"], {})[kind] = sample.value
+    return found
+
+
 async def _main(config: Config, started_ns: int) -> None:
     collector = Collector()
     async with running(config) as replica:
@@ -84,6 +119,7 @@ async def _main(config: Config, started_ns: int) -> None:
             "rss_mib": rss_mib(),
             "objects": sum(map(len, replica.feed.informers)),
             "addresses": replica.addresses,
+            "extender": replica.extender_addresses,
         }
         await asyncio.sleep(0.5)
         collector.pauses.clear()
@@ -92,9 +128,13 @@ async def _main(config: Config, started_ns: int) -> None:
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             word, *numbers = line.split()
             answer: object
-            if word == "bind":
-                while not replica.election.leading or replica.leader._fresh_epoch == 0:
-                    await asyncio.sleep(0.05)
+            if word == "report":
+                await _leading(replica)
+                answer = _report(replica, *map(int, numbers))
+            elif word == "verbs":
+                answer = _verbs(replica)
+            elif word == "bind":
+                await _leading(replica)
                 first, count, nodes, rate = map(int, numbers)
                 answer = await _bind(replica, first, count, nodes, rate)
             else:

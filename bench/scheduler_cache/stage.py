@@ -18,7 +18,7 @@ from typing import Any
 from bench.scheduler_cache.api_server import OWN_POD
 from bench.scheduler_cache.synthetic import KEYRING, Size
 from scheduler_cache.config import Config
-from scheduler_cache.config_kubernetes import KubernetesConfig
+from scheduler_cache.config_kubernetes import ExtenderConfig, KubernetesConfig
 from tests.testbed.certificates import CertificateAuthority
 
 SERVER_NAME = "vgpu-scheduler-cache"
@@ -88,7 +88,12 @@ class Stage:
         (folder / "keys" / "current").write_bytes(secret())
         self._stack = ExitStack()
 
-    def config(self, kubeconfig: Path, own_pod: str = OWN_POD) -> Path:
+    def config(
+        self,
+        kubeconfig: Path,
+        own_pod: str = OWN_POD,
+        extender: ExtenderConfig = ExtenderConfig(),  # noqa: B008 - frozen
+    ) -> Path:
         """Write a configuration for the API server that `kubeconfig` leads to."""
         config = Config(
             listen=(f"unix:{self.folder}/cache.sock",),
@@ -105,6 +110,7 @@ class Stage:
                 metrics_listen="",
                 # Nobody renews the Leases of synthetic nodes.
                 eviction_seconds=86400.0,
+                extender=extender,
             ),
         )
         path = self.folder / "cache.toml"

@@ -121,7 +121,10 @@ struct vgpu_usage_slot {
 	uint64_t pidns;      /* inode of the PID namespace */
 	uint32_t gen;        /* grows with every owner */
 	uint32_t flags;
-	uint8_t pad[96];
+	/* minor 2: grows before every growth of a used_bytes; a reader that looks twice and sees it
+	 * unchanged in all slots has seen the sums of one moment. 0: an older writer. */
+	uint64_t grants;
+	uint8_t pad[88];
 	struct vgpu_usage_device dev[16];
 };
 

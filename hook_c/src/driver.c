@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver.h"
 
+#include "rebind.h"
 #include "sys.h"
 #include "tenant.h"
 
@@ -292,6 +293,8 @@ bool driver_search(enum driver_library library)
 	if (!search.found)
 		return false;
 	pin(search.path);
+	if (!tenant_is_inert())
+		dl_iterate_phdr(rebind_object, &search.library);
 	__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
 	return true;
 }
@@ -398,6 +401,33 @@ void *driver_next(const char *symbol)
 
 	dl_iterate_phdr(visit_next, &search);
 	return search.address;
+}
+
+struct address_search {
+	Elf64_Addr address;
+};
+
+static int visit_address(struct dl_phdr_info *info, size_t size, void *data)
+{
+	const struct address_search *search = data;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const Elf64_Phdr *header = &info->dlpi_phdr[i];
+		Elf64_Addr start = info->dlpi_addr + header->p_vaddr;
+
+		if (header->p_type == PT_LOAD && search->address >= start &&
+		    search->address < start + header->p_memsz)
+			return 1;
+	}
+	return 0;
+}
+
+bool driver_is_elsewhere(const void *address)
+{
+	struct address_search search = {.address = (Elf64_Addr)address};
+
+	return dl_iterate_phdr(visit_address, &search) == 0;
 }
 
 struct own_search {

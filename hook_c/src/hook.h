@@ -20,6 +20,7 @@ struct hook_call {
 	struct table_entry entry;
 	struct tenant_pool *pool; /* hook_pool.c */
 	uint64_t held;
+	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
 	struct tenant *graph_tenant; /* hook_graph.c */
 	struct table_entry graph;
 	struct launch_card *gate; /* hook_launch.c */
@@ -50,6 +51,8 @@ int total_memory_end(int status, void *total_bytes, size_t width, int device);
 int context_create_begin(struct hook_call *call, int device);
 int context_create_end(struct hook_call *call, int status, uint64_t context);
 int context_destroy_end(int status, uint64_t context);
+int context_attach_end(int status, uint64_t context);
+int context_detach_end(int status, uint64_t context);
 int primary_retain_begin(struct hook_call *call, int device);
 int primary_retain_end(struct hook_call *call, int status, uint64_t context);
 int primary_release_end(int status, int device);
@@ -68,6 +71,7 @@ int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch,
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
+int free_async_begin(struct hook_call *call, uint64_t pointer);
 int free_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
@@ -107,7 +111,16 @@ int pool_destroy_end(struct hook_call *call, int status);
 int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
 
-/* After whatever may have made a pool smaller or larger: a synchronisation, a trim, a launch. */
+/* Around a call of the driver that may make pools smaller. While one is under way the account does
+ * not follow pools that become smaller: their numbers fall before the card has the memory. */
+void pools_giving_begin(struct tenant *tenant);
+void pools_giving_end(struct tenant *tenant);
+
+/* The same for the call of a program: a synchronisation, a free, a trim. */
+int pools_begin(struct hook_call *call);
+int pools_given_end(struct hook_call *call, int status);
+
+/* After whatever else may have made a pool smaller or larger: a launch. */
 int pools_end(int status);
 void pools_settle(struct tenant *tenant);
 

@@ -152,6 +152,7 @@ int array_end(struct hook_call *call, int status, uint64_t array)
 int array_free_begin(struct hook_call *call, uint64_t array)
 {
 	call->tenant = tenant_joined();
+	call->giving = NULL;
 	if (call->tenant != NULL &&
 	    !table_take(&call->tenant->table, TABLE_ARRAY, array, &call->entry))
 		call->tenant = NULL;

@@ -202,8 +202,8 @@ static int charge_context(struct hook_call *call, int device)
 	if (bytes != 0 && !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
-	call->entry =
-		(struct table_entry){.kind = TABLE_CONTEXT, .bytes = bytes, .card = (uint32_t)card};
+	call->entry = (struct table_entry){
+		.kind = TABLE_CONTEXT, .bytes = bytes, .card = (uint32_t)card, .refs = 1};
 	return CUDA_SUCCESS;
 }
 
@@ -239,6 +239,31 @@ int context_destroy_end(int status, uint64_t context)
 		quota_release(&tenant->quota, entry.card, entry.bytes);
 		local_context_gone(tenant, context);
 	}
+	return status;
+}
+
+/* The old way to share a context: it ends with the last who lets go. */
+int context_attach_end(int status, uint64_t context)
+{
+	struct tenant *tenant = tenant_joined();
+	struct table_entry entry;
+
+	if (tenant != NULL && status == CUDA_SUCCESS)
+		(void)table_refer(&tenant->table, TABLE_CONTEXT, context, 1, &entry);
+	return status;
+}
+
+int context_detach_end(int status, uint64_t context)
+{
+	struct tenant *tenant = tenant_joined();
+	struct table_entry entry;
+
+	if (tenant == NULL || status != CUDA_SUCCESS ||
+	    !table_refer(&tenant->table, TABLE_CONTEXT, context, -1, &entry) || entry.refs != 0)
+		return status;
+	memory_forget_context(tenant, context);
+	quota_release(&tenant->quota, entry.card, entry.bytes);
+	local_context_gone(tenant, context);
 	return status;
 }
 

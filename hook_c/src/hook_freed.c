@@ -90,7 +90,9 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	stream_device(stream, &context);
 	if (!keep(tenant, &call->entry, stream, context)) {
 		/* As cuMemFree: it comes back now. */
+		pools_giving_begin(tenant);
 		driver.cuStreamSynchronize(stream);
+		pools_giving_end(tenant);
 		quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
 	}
 	exchange_mode(&mode);
@@ -106,6 +108,7 @@ bool freed_settle(struct tenant *tenant, bool wait)
 	if (__atomic_load_n(&tenant->freed_count, __ATOMIC_ACQUIRE) == 0)
 		return false;
 	exchange_mode(&mode);
+	pools_giving_begin(tenant); /* a wait is one for the pools too */
 	for (unsigned int i = 0; i < TENANT_MAX_FREED; i++) {
 		struct tenant_freed *freed = &tenant->freed[i];
 		uint32_t state = TENANT_FREED_PENDING;
@@ -121,6 +124,7 @@ bool freed_settle(struct tenant *tenant, bool wait)
 			__atomic_store_n(&freed->state, TENANT_FREED_PENDING, __ATOMIC_RELEASE);
 		}
 	}
+	pools_giving_end(tenant);
 	exchange_mode(&mode);
 	return true;
 }

@@ -1042,6 +1042,7 @@ int sync_begin(struct hook_call *call)
 	struct launch_card *cards = __atomic_load_n(&the_cards, __ATOMIC_ACQUIRE);
 
 	call->gate = NULL;
+	pools_begin(call);
 	if (tenant == NULL || cards == NULL)
 		return CUDA_SUCCESS;
 
@@ -1062,7 +1063,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	struct launch_card *card = call->gate;
 
 	if (card == NULL)
-		return pools_end(status);
+		return pools_given_end(call, status);
 	uint64_t now_ns = clock_near_ns();
 
 	harvest(card);
@@ -1073,7 +1074,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	}
 	unlock(card);
 	count_sync(card, UINT32_MAX);
-	return pools_end(status);
+	return pools_given_end(call, status);
 }
 
 int sync_end(struct hook_call *call, int status)

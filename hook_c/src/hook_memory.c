@@ -89,20 +89,27 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 	return alloc_end(call, status, pointer);
 }
 
-int free_begin(struct hook_call *call, uint64_t pointer)
+/* An address that we do not know may still be a good one: the driver decides. */
+int free_async_begin(struct hook_call *call, uint64_t pointer)
 {
 	call->tenant = tenant_joined();
-	/* An address that we do not know may still be a good one: the driver decides. */
+	call->giving = NULL;
 	if (call->tenant != NULL &&
 	    !table_take(&call->tenant->table, TABLE_MEMORY, pointer, &call->entry))
 		call->tenant = NULL;
 	return CUDA_SUCCESS;
 }
 
+int free_begin(struct hook_call *call, uint64_t pointer)
+{
+	free_async_begin(call, pointer);
+	return call->tenant != NULL ? CUDA_SUCCESS : pools_begin(call); /* it may be a pool's */
+}
+
 int free_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)
-		return pools_end(status); /* it may have been a pool's */
+		return pools_given_end(call, status);
 	/* There was a place for it a moment ago; if there is none now, it stays charged. */
 	if (status != CUDA_SUCCESS)
 		(void)table_put(&call->tenant->table, &call->entry);

@@ -9,6 +9,8 @@
 
 #include "sys.h"
 
+#include <time.h>
+
 #define POOL_STEP (UINT64_C(32) << 20) /* by which a pool grows; measured on an H100 */
 
 /* A pool's account is one word, so that no thread ever sees or changes a part of it:
@@ -35,6 +37,15 @@
  * does not fit for that reason waits until it is known. */
 #define CROWD_WAIT_NS 100000
 #define CROWD_WAITS 200
+
+/* Whoever is at a pool that is to be destroyed asks the driver one question. */
+#define END_WAIT_NS 50000
+#define END_WAITS 200000 /* 10 s */
+
+/* A pool's numbers fall before the card has the memory back: that takes until the call under which
+ * it happens is over (at most 0.3 ms on an H100). A call that is under way for longer waits for the
+ * card, not for memory. */
+#define GIVING_NS UINT64_C(2000000)
 
 static uint64_t spare_of(uint64_t word)
 {
@@ -122,6 +133,66 @@ static uint64_t most_of(const struct look *look)
 	return look->reserved + (wanted - look->reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+void pools_giving_begin(struct tenant *tenant)
+{
+	__atomic_add_fetch(&tenant->giving, 1, __ATOMIC_SEQ_CST);
+}
+
+void pools_giving_end(struct tenant *tenant)
+{
+	__atomic_sub_fetch(&tenant->giving, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Whether what the pool has no longer reserved is back at the card, so that the account may fall to
+ * `charged`. Two threads that ask at the same time begin the wait anew at worst. */
+static bool is_given_back(const struct tenant *tenant, struct tenant_pool *pool, uint64_t charged)
+{
+	if (__atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) == 0)
+		return true;
+
+	uint64_t since = __atomic_load_n(&pool->fell_ns, __ATOMIC_RELAXED);
+	uint64_t now = now_ns();
+
+	if (since != 0 && charged >= __atomic_load_n(&pool->fell_to, __ATOMIC_RELAXED))
+		return now - since >= GIVING_NS;
+	__atomic_store_n(&pool->fell_to, charged, __ATOMIC_RELAXED);
+	__atomic_store_n(&pool->fell_ns, now, __ATOMIC_RELAXED);
+	return false;
+}
+
+/* What the driver has taken and must not have is asked for and not granted: it counts against
+ * whatever anybody else asks for, and is not held. */
+static void count_taken(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
+{
+	if (quota_reserve(&tenant->quota, pool->card, bytes))
+		return;
+	region_ask(&tenant->region, pool->card, bytes);
+	__atomic_add_fetch(&pool->past, bytes, __ATOMIC_RELAXED);
+}
+
+static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
+{
+	uint64_t past = __atomic_load_n(&pool->past, __ATOMIC_RELAXED);
+	uint64_t part;
+
+	do
+		part = bytes < past ? bytes : past;
+	while (!__atomic_compare_exchange_n(&pool->past, &past, past - part, true, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED));
+	if (part != 0)
+		region_withdraw(&tenant->region, pool->card, part);
+	if (bytes != part)
+		quota_release(&tenant->quota, pool->card, bytes - part);
+}
+
 /* Brings the account to what the driver says now. A thread that comes in between settles itself, or
  * leaves the word doubtful. */
 static void settle(struct tenant *tenant, struct tenant_pool *pool)
@@ -141,25 +212,31 @@ static void settle(struct tenant *tenant, struct tenant_pool *pool)
 
 		uint64_t most = most_of(&look);
 		uint64_t now = most < charged ? most : charged;
+		bool is_doubtful = look.in_flight != 0;
 
 		if (look.reserved > now) { /* past us, or by more than was foreseen */
 			if (load_word(pool) != word)
 				continue; /* by a call that has charged it */
 			now = look.reserved;
 		}
+		if (now < charged && !is_given_back(tenant, pool, now)) {
+			now = charged;
+			is_doubtful = true;
+		} else {
+			__atomic_store_n(&pool->fell_ns, 0, __ATOMIC_RELAXED);
+		}
 
-		uint64_t next =
-			next_word(word, now, look.used + look.in_flight, look.in_flight != 0);
+		uint64_t next = next_word(word, now, look.used + look.in_flight, is_doubtful);
 
 		if (now > charged)
-			region_add(&tenant->region, pool->card, now - charged);
+			count_taken(tenant, pool, now - charged);
 		if (swap_word(pool, word, next)) {
 			if (now < charged)
-				region_sub(&tenant->region, pool->card, charged - now);
+				uncount(tenant, pool, charged - now);
 			return;
 		}
 		if (now > charged)
-			region_sub(&tenant->region, pool->card, now - charged);
+			uncount(tenant, pool, now - charged);
 	}
 }
 
@@ -242,23 +319,51 @@ static uint32_t pool_count(const struct tenant *tenant)
 	return __atomic_load_n(&tenant->pool_count, __ATOMIC_ACQUIRE);
 }
 
-void pools_settle(struct tenant *tenant)
+/* A pool's place is used again when its pool is destroyed and nobody is at it any more. Whoever has
+ * it pinned may ask the driver about it. */
+static void unpin(struct tenant_pool *pool)
 {
-	for (uint32_t i = 0; i < pool_count(tenant); i++)
-		if (__atomic_load_n(&tenant->pool[i].state, __ATOMIC_ACQUIRE) == TENANT_POOL_LIVE)
-			settle(tenant, &tenant->pool[i]);
+	uint32_t state = TENANT_POOL_ENDED;
+
+	if (__atomic_fetch_sub(&pool->pins, 1, __ATOMIC_SEQ_CST) == 1)
+		__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_FREE, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
+static bool pin(struct tenant_pool *pool)
+{
+	if (__atomic_load_n(&pool->state, __ATOMIC_RELAXED) != TENANT_POOL_LIVE)
+		return false;
+	__atomic_fetch_add(&pool->pins, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&pool->state, __ATOMIC_SEQ_CST) == TENANT_POOL_LIVE)
+		return true;
+	unpin(pool);
+	return false;
+}
+
+void pools_settle(struct tenant *tenant)
+{
+	for (uint32_t i = 0; i < pool_count(tenant); i++) {
+		if (!pin(&tenant->pool[i]))
+			continue;
+		settle(tenant, &tenant->pool[i]);
+		unpin(&tenant->pool[i]);
+	}
+}
+
+/* Pinned, as are all pools that the functions below return. */
 static struct tenant_pool *find_pool(struct tenant *tenant, const void *handle, bool is_graph,
 				     int device)
 {
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
-		if (__atomic_load_n(&pool->state, __ATOMIC_ACQUIRE) == TENANT_POOL_LIVE &&
-		    pool->is_graph == is_graph &&
+		if (!pin(pool))
+			continue;
+		if (pool->is_graph == is_graph &&
 		    (is_graph ? pool->device == device : pool->handle == handle))
 			return pool;
+		unpin(pool);
 	}
 	return NULL;
 }
@@ -278,11 +383,14 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 		if (!__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_TAKEN, false,
 						 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 			continue;
+		__atomic_fetch_add(&pool->pins, 1, __ATOMIC_SEQ_CST);
 		pool->handle = handle;
 		pool->is_graph = is_graph;
 		pool->device = device;
 		pool->card = (uint32_t)card;
 		pool->in_flight = 0;
+		pool->past = 0;
+		pool->fell_ns = 0;
 		__atomic_store_n(&pool->word, next_word(load_word(pool), 0, 0, false),
 				 __ATOMIC_SEQ_CST);
 		if (is_graph || handle != NULL)
@@ -313,6 +421,13 @@ static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
 	return pool != NULL ? pool : add_pool(tenant, handle, false, device);
 }
 
+static struct tenant_pool *pool_of_graphs(struct tenant *tenant, int device)
+{
+	struct tenant_pool *pool = find_pool(tenant, NULL, true, device);
+
+	return pool != NULL ? pool : add_pool(tenant, NULL, true, device);
+}
+
 /* A pool that is neither made here nor a device's own is imported, or on the host: not charged. */
 static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
 {
@@ -330,20 +445,35 @@ static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
 	return NULL;
 }
 
+static bool is_any_falling(struct tenant *tenant)
+{
+	for (uint32_t i = 0; i < pool_count(tenant); i++)
+		if (__atomic_load_n(&tenant->pool[i].fell_ns, __ATOMIC_RELAXED) != 0)
+			return true;
+	return false;
+}
+
 static void trim_all(struct tenant *tenant)
 {
 	freed_settle(tenant, false);
+	pools_giving_begin(tenant);
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
-		if (__atomic_load_n(&pool->state, __ATOMIC_ACQUIRE) != TENANT_POOL_LIVE)
+		if (!pin(pool))
 			continue;
 		if (pool->is_graph)
 			driver.cuDeviceGraphMemTrim(pool->device);
 		else
 			driver.cuMemPoolTrimTo(pool->handle, 0);
+		unpin(pool);
 	}
+	pools_giving_end(tenant);
 	pools_settle(tenant);
+	if (is_any_falling(tenant)) {
+		sys_sleep_ns(GIVING_NS);
+		pools_settle(tenant);
+	}
 }
 
 bool pools_trim_for(struct tenant *tenant)
@@ -380,22 +510,31 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 	    !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	quota_release(&tenant->quota, (unsigned int)card, bytes);
-	return find_pool(tenant, NULL, true, device) != NULL ||
-			       add_pool(tenant, NULL, true, device) != NULL
-		       ? CUDA_SUCCESS
-		       : CUDA_ERROR_OUT_OF_MEMORY;
+
+	struct tenant_pool *pool = pool_of_graphs(tenant, device);
+
+	if (pool == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	unpin(pool);
+	return CUDA_SUCCESS;
 }
 
 static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
 		  uint64_t bytes)
 {
-	if (bytes > MOST_BYTES)
+	bool is_granted = false;
+
+	if (bytes <= MOST_BYTES) {
+		bytes = (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
+		is_granted = begin_call(tenant, pool, bytes);
+		if (!is_granted) {
+			trim_all(tenant); /* other pools may keep what nobody uses */
+			is_granted = begin_call(tenant, pool, bytes);
+		}
+	}
+	if (!is_granted) {
+		unpin(pool);
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	bytes = (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
-	if (!begin_call(tenant, pool, bytes)) {
-		trim_all(tenant); /* other pools may keep what nobody uses */
-		if (!begin_call(tenant, pool, bytes))
-			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	call->tenant = tenant;
 	call->pool = pool;
@@ -447,8 +586,10 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 
 int pool_alloc_end(struct hook_call *call, int status)
 {
-	if (call->tenant != NULL)
-		end_call(call->tenant, call->pool, call->held);
+	if (call->tenant == NULL)
+		return status;
+	end_call(call->tenant, call->pool, call->held);
+	unpin(call->pool);
 	return status;
 }
 
@@ -478,41 +619,84 @@ int pool_create_end(struct hook_call *call, int status, uint64_t handle)
 		return status;
 	call->pool->handle = (void *)(uintptr_t)handle;
 	__atomic_store_n(&call->pool->state,
-			 status == CUDA_SUCCESS ? TENANT_POOL_LIVE : TENANT_POOL_FREE,
-			 __ATOMIC_RELEASE);
+			 status == CUDA_SUCCESS ? TENANT_POOL_LIVE : TENANT_POOL_ENDED,
+			 __ATOMIC_SEQ_CST);
+	unpin(call->pool);
 	return status;
 }
 
+/* Nobody may ask the driver about a pool that it destroys: from now on it is found no more, and
+ * whoever is at it comes to an end. False: some thread does not. */
+static bool end_pool(struct tenant_pool *pool)
+{
+	__atomic_store_n(&pool->state, TENANT_POOL_ENDED, __ATOMIC_SEQ_CST);
+	for (int waits = 0; waits < END_WAITS; waits++) {
+		if (__atomic_load_n(&pool->pins, __ATOMIC_SEQ_CST) == 1)
+			return true;
+		sys_sleep_ns(END_WAIT_NS);
+	}
+	return false;
+}
+
 /* What is still allocated from a pool that is destroyed stays with the card, and in the account,
- * until the process ends: the driver gives no number for it any more. */
+ * until the process ends: the driver gives no number for it any more. After a trim that is all that
+ * is reserved; what counts as used may be long gone. */
 int pool_destroy_begin(struct hook_call *call, void *handle)
 {
-	struct look look = {0};
-
 	call->tenant = tenant_joined();
 	if (call->tenant == NULL)
 		return CUDA_SUCCESS;
 	call->pool = find_pool(call->tenant, handle, false, 0);
-	if (call->pool == NULL || !look_at(call->pool, &look))
+	if (call->pool == NULL) {
 		call->tenant = NULL;
-	call->held = look.used;
+		return CUDA_SUCCESS;
+	}
+	call->held = UINT64_MAX;
+	pools_giving_begin(call->tenant);
+	if (end_pool(call->pool)) {
+		driver.cuMemPoolTrimTo(handle, 0);
+		if (!read_reserved(call->pool, &call->held))
+			call->held = UINT64_MAX;
+	}
 	return CUDA_SUCCESS;
 }
 
 int pool_destroy_end(struct hook_call *call, int status)
 {
-	if (call->tenant == NULL || status != CUDA_SUCCESS)
-		return status;
-
 	uint64_t word;
 
-	do
-		word = load_word(call->pool);
-	while (!swap_word(call->pool, word, next_word(word, 0, 0, false)));
-	if (call->held == 0)
-		region_sub(&call->tenant->region, call->pool->card, charged_of(word));
-	__atomic_store_n(&call->pool->state, TENANT_POOL_FREE, __ATOMIC_RELEASE);
+	if (call->tenant == NULL)
+		return status;
+	pools_giving_end(call->tenant);
+	if (status == CUDA_SUCCESS) {
+		do
+			word = load_word(call->pool);
+		while (!swap_word(call->pool, word, next_word(word, 0, 0, false)));
+		if (call->held < charged_of(word))
+			uncount(call->tenant, call->pool, charged_of(word) - call->held);
+	} else {
+		__atomic_store_n(&call->pool->state, TENANT_POOL_LIVE, __ATOMIC_SEQ_CST);
+		settle(call->tenant, call->pool);
+	}
+	unpin(call->pool);
 	return status;
+}
+
+int pools_begin(struct hook_call *call)
+{
+	struct tenant *tenant = tenant_joined();
+
+	call->giving = tenant != NULL && pool_count(tenant) != 0 ? tenant : NULL;
+	if (call->giving != NULL)
+		pools_giving_begin(call->giving);
+	return CUDA_SUCCESS;
+}
+
+int pools_given_end(struct hook_call *call, int status)
+{
+	if (call->giving != NULL)
+		pools_giving_end(call->giving);
+	return pools_end(status);
 }
 
 int pools_end(int status)
@@ -541,10 +725,8 @@ static uint64_t graph_bytes(const struct tenant_pool *pool, uint64_t bytes, bool
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
 			 bool is_first)
 {
-	struct tenant_pool *pool = find_pool(tenant, NULL, true, device);
+	struct tenant_pool *pool = pool_of_graphs(tenant, device);
 
-	if (pool == NULL)
-		pool = add_pool(tenant, NULL, true, device);
 	if (pool == NULL)
 		return false;
 	for (int tries = 0; tries < 2; tries++) {
@@ -557,13 +739,16 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 		}
 		trim_all(tenant); /* other graphs and pools may keep what nobody uses */
 	}
+	unpin(pool);
 	return false;
 }
 
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call)
 {
-	if (call->pool != NULL)
-		end_call(tenant, call->pool, call->held);
+	if (call->pool == NULL)
+		return;
+	end_call(tenant, call->pool, call->held);
+	unpin(call->pool);
 }
 
 int graph_node_begin(struct hook_call *call, const void *parameters)

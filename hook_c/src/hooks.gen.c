@@ -73,6 +73,15 @@ EXPORT int cuArrayDestroy(void *array)
 	return free_end(&call, status);
 }
 
+EXPORT int cuCtxAttach(void **out, unsigned int a1);
+EXPORT int cuCtxAttach(void **out, unsigned int a1)
+{
+	HOOK_ENTER(cuCtxAttach, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxAttach(out, a1);
+
+	return context_attach_end(status, HOOK_VALUE(status, out));
+}
+
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device);
 EXPORT int cuCtxCreate(void **out, unsigned int a1, int device)
 {
@@ -143,6 +152,15 @@ EXPORT int cuCtxDestroy_v2(void *context)
 	return context_destroy_end(status, (uint64_t)(uintptr_t)context);
 }
 
+EXPORT int cuCtxDetach(void *context);
+EXPORT int cuCtxDetach(void *context)
+{
+	HOOK_ENTER(cuCtxDetach, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuCtxDetach(context);
+
+	return context_detach_end(status, (uint64_t)(uintptr_t)context);
+}
+
 EXPORT int cuCtxSetLimit(int limit, size_t bytes);
 EXPORT int cuCtxSetLimit(int limit, size_t bytes)
 {
@@ -186,9 +204,13 @@ EXPORT int cuDeviceGraphMemTrim(int a0);
 EXPORT int cuDeviceGraphMemTrim(int a0)
 {
 	HOOK_ENTER(cuDeviceGraphMemTrim, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuDeviceGraphMemTrim(a0);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuDeviceGraphMemTrim(a0);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuDevicePrimaryCtxRelease(int device);
@@ -895,7 +917,7 @@ EXPORT int cuMemFreeAsync(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer);
 
 	if (status != 0)
 		return status;
@@ -908,7 +930,7 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer);
 
 	if (status != 0)
 		return status;
@@ -990,18 +1012,26 @@ EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2);
 EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2)
 {
 	HOOK_ENTER(cuMemPoolSetAttribute, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuMemPoolSetAttribute(a0, a1, a2);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolSetAttribute(a0, a1, a2);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuMemPoolTrimTo(void *a0, size_t a1);
 EXPORT int cuMemPoolTrimTo(void *a0, size_t a1)
 {
 	HOOK_ENTER(cuMemPoolTrimTo, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuMemPoolTrimTo(a0, a1);
+	struct hook_call call;
+	int status = pools_begin(&call);
 
-	return pools_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuMemPoolTrimTo(a0, a1);
+	return pools_given_end(&call, status);
 }
 
 EXPORT int cuMemRelease(uint64_t handle);
@@ -1952,12 +1982,14 @@ const struct driver_name driver_names[] = {
 	ROW(cuArrayCreate_v2, (void *)cuArrayCreate_v2, DRIVER_CUDA),
 	ROW(cuArrayDestroy, (void *)cuArrayDestroy, DRIVER_CUDA),
 	ROW(cuArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
+	ROW(cuCtxAttach, (void *)cuCtxAttach, DRIVER_CUDA),
 	ROW(cuCtxCreate, (void *)cuCtxCreate, DRIVER_CUDA),
 	ROW(cuCtxCreate_v2, (void *)cuCtxCreate_v2, DRIVER_CUDA),
 	ROW(cuCtxCreate_v3, (void *)cuCtxCreate_v3, DRIVER_CUDA),
 	ROW(cuCtxCreate_v4, (void *)cuCtxCreate_v4, DRIVER_CUDA),
 	ROW(cuCtxDestroy, (void *)cuCtxDestroy, DRIVER_CUDA),
 	ROW(cuCtxDestroy_v2, (void *)cuCtxDestroy_v2, DRIVER_CUDA),
+	ROW(cuCtxDetach, (void *)cuCtxDetach, DRIVER_CUDA),
 	ROW(cuCtxGetCurrent, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice, NULL, DRIVER_CUDA),
 	ROW(cuCtxGetDevice_v2, NULL, DRIVER_CUDA),

@@ -15,12 +15,14 @@ struct driver {
 	int (*cuArrayCreate_v2)(void **, const void *);
 	int (*cuArrayDestroy)(void *);
 	int (*cuArrayGetMemoryRequirements)(void *, void *, int);
+	int (*cuCtxAttach)(void **, unsigned int);
 	int (*cuCtxCreate)(void **, unsigned int, int);
 	int (*cuCtxCreate_v2)(void **, unsigned int, int);
 	int (*cuCtxCreate_v3)(void **, void *, int, unsigned int, int);
 	int (*cuCtxCreate_v4)(void **, void *, unsigned int, int);
 	int (*cuCtxDestroy)(void *);
 	int (*cuCtxDestroy_v2)(void *);
+	int (*cuCtxDetach)(void *);
 	int (*cuCtxGetCurrent)(void **);
 	int (*cuCtxGetDevice)(int *);
 	int (*cuCtxGetDevice_v2)(int *, void *);

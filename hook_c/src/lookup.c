@@ -76,6 +76,27 @@ static void *ask_next(void *handle, const char *name, const char *version)
 			       : lookup_next_dlvsym(handle, name, version);
 }
 
+/* What a program gets of a driver in another namespace of the loader (dlmopen): this library is not
+ * in there, and two drivers of one process share nothing. */
+static int refuse_cuda(void)
+{
+	return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+static int refuse_nvml(void)
+{
+	return NVML_ERROR_NO_PERMISSION;
+}
+
+static void *refusal_of(const struct driver_name *row)
+{
+	int (*refuse)(void) = row->library == DRIVER_CUDA ? refuse_cuda : refuse_nvml;
+	void *address;
+
+	memcpy((void *)&address, (const void *)&refuse, sizeof(address));
+	return address;
+}
+
 static struct lookup_answer choose(void *handle, const char *name, const char *version)
 {
 	const struct driver_name *row = hooked_name(name);
@@ -91,6 +112,9 @@ static struct lookup_answer choose(void *handle, const char *name, const char *v
 
 		if (hook != NULL && !tenant_is_inert())
 			return given(hook);
+		if (hook == NULL && found != NULL && !tenant_is_inert() &&
+		    driver_is_elsewhere(found))
+			return given(refusal_of(row));
 		/* Somebody else's function of this name, or none: the real dlsym says it again. */
 		if (found != row->hook)
 			return no_answer;

@@ -12,6 +12,11 @@
 #define TEND_NS UINT64_C(50000000)
 #define NO_SLOT UINT32_MAX
 
+/* A change takes some instructions, taking another slot some system calls; either may be stopped in
+ * the middle for as long as the system likes. */
+#define UPDATE_WAITS 100000
+#define MOVE_WAITS 1000
+
 static uint64_t now_ns(clockid_t clock)
 {
 	struct timespec time;
@@ -32,10 +37,28 @@ static bool lock_byte(const struct region *region, uint32_t index, short type)
 	return sys_fcntl(region->fd, F_SETLK, (uintptr_t)&lock) == 0;
 }
 
-/* Reads /proc/PID/stat; false if there is no such process, or it is one that only waits to be
- * collected: the driver has taken back all memory before a process becomes a zombie. */
+/* Whether a process of which /proc says this state and so many threads still holds memory. The
+ * leader of a group becomes a zombie when it ends, whatever its threads do; the driver takes memory
+ * back when the last of them ends, and a thread that has ended is counted no more. */
+static bool is_living(char state, uint64_t threads)
+{
+	return (state != 'Z' && state != 'X') || threads > 1;
+}
+
+/* The next field of a line whose fields are parted by one blank; NULL: there is none. */
+static const char *skip_fields(const char *field, unsigned int count)
+{
+	while (count-- > 0 && field != NULL) {
+		field = strchr(field, ' ');
+		field = field == NULL ? NULL : field + 1;
+	}
+	return field;
+}
+
+/* Reads /proc/PID/stat; false if there is no such process, or it only waits to be collected. */
 static bool read_start_time(const char *pid, uint64_t *start_time)
 {
+	uint64_t threads;
 	char path[40];
 	char text[1024];
 
@@ -53,19 +76,20 @@ static bool read_start_time(const char *pid, uint64_t *start_time)
 		return false;
 	text[length] = '\0';
 
-	/* The second field is a name in brackets that may hold brackets and blanks. */
-	const char *field = strrchr(text, ')');
+	/* The second field is a name in brackets that may hold brackets and blanks. The third is
+	 * the state, the 20th counts threads, the 22nd is what we want. */
+	const char *state = strrchr(text, ')');
 
-	if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
+	if (state == NULL || state[1] != ' ')
 		return false;
-	field += 2;
-	for (int number = 3; number < 22; number++) {
-		field = strchr(field, ' ');
-		if (field == NULL)
-			return false;
-		field++;
-	}
-	return parse_decimal(&field, start_time) == 0;
+	state += 2;
+
+	const char *field = skip_fields(state, 20 - 3);
+
+	if (field == NULL || parse_decimal(&field, &threads) != 0 || !is_living(*state, threads))
+		return false;
+	field = skip_fields(field, 22 - 20);
+	return field != NULL && parse_decimal(&field, start_time) == 0;
 }
 
 static bool witness_lives(const struct region *region, const struct vgpu_usage_slot *slot)
@@ -314,45 +338,100 @@ bool region_claim(struct region *region, struct reason *reason)
 	return claimed;
 }
 
-static struct vgpu_usage_device *own_device(const struct region *region, unsigned int card)
+static struct vgpu_usage_slot *own_slot(const struct region *region)
 {
-	uint32_t slot = __atomic_load_n(&region->slot, __ATOMIC_RELAXED);
-
-	return &region->usage->slot[slot].dev[card];
+	return &region->usage->slot[__atomic_load_n(&region->slot, __ATOMIC_RELAXED)];
 }
 
-/* Sequentially consistent on both sides: of two processes that add and then sum, at least one
- * sees the other's addition. The limit rests on that. */
-void region_add(struct region *region, unsigned int card, uint64_t bytes)
+/* A number of the slot and its private twin are changed by two instructions. Between begin_update
+ * and end_update the slot stays the one that it is: what is copied to another one would else lack
+ * the change, or be changed twice. Never held over a call of the driver or of the system. */
+static struct vgpu_usage_slot *begin_update(struct region *region)
 {
-	__atomic_fetch_add(&region->own[card], bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&own_device(region, card)->used_bytes, bytes, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+	for (int waits = 0; waits < UPDATE_WAITS; waits++) {
+		if (__atomic_load_n(&region->moving, __ATOMIC_SEQ_CST) == 0)
+			return own_slot(region);
+		__atomic_sub_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+		sys_yield();
+		__atomic_add_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+	}
+	return own_slot(region); /* whoever moves it does not come to an end */
+}
+
+static void end_update(struct region *region)
+{
+	__atomic_sub_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+}
+
+/* False: some thread was stopped in the middle of a change. */
+static bool begin_move(struct region *region)
+{
+	__atomic_store_n(&region->moving, 1, __ATOMIC_SEQ_CST);
+	for (int waits = 0; waits < MOVE_WAITS; waits++) {
+		if (__atomic_load_n(&region->updating, __ATOMIC_SEQ_CST) == 0)
+			return true;
+		sys_yield();
+	}
+	__atomic_store_n(&region->moving, 0, __ATOMIC_SEQ_CST);
+	return false;
+}
+
+static void end_move(struct region *region)
+{
+	__atomic_store_n(&region->moving, 0, __ATOMIC_SEQ_CST);
+}
+
+/* All changes of numbers that others sum are sequentially consistent, as are their reads: of two
+ * processes that ask and then sum, at least one sees the other's question. The limit rests on
+ * that. */
+static void raise_number(uint64_t *own, uint64_t *seen, uint64_t bytes)
+{
+	__atomic_fetch_add(own, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(seen, bytes, __ATOMIC_SEQ_CST);
+}
+
+static void lower_number(uint64_t *own, uint64_t *seen, uint64_t bytes)
+{
+	__atomic_fetch_sub(seen, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(own, bytes, __ATOMIC_SEQ_CST);
 }
 
 void region_sub(struct region *region, unsigned int card, uint64_t bytes)
 {
-	__atomic_fetch_sub(&own_device(region, card)->used_bytes, bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(&region->own[card], bytes, __ATOMIC_SEQ_CST);
+	struct vgpu_usage_slot *slot = begin_update(region);
+
+	lower_number(&region->own[card], &slot->dev[card].used_bytes, bytes);
+	end_update(region);
 }
 
 void region_ask(struct region *region, unsigned int card, uint64_t bytes)
 {
-	__atomic_fetch_add(&region->asked[card], bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&own_device(region, card)->asked_bytes, bytes, __ATOMIC_SEQ_CST);
+	struct vgpu_usage_slot *slot = begin_update(region);
+
+	raise_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
+	end_update(region);
 }
 
 void region_withdraw(struct region *region, unsigned int card, uint64_t bytes)
 {
-	__atomic_fetch_sub(&own_device(region, card)->asked_bytes, bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(&region->asked[card], bytes, __ATOMIC_SEQ_CST);
+	struct vgpu_usage_slot *slot = begin_update(region);
+
+	lower_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
+	end_update(region);
 }
 
 /* Held before it is no longer asked for: whoever sums in between counts it twice, never not at all.
- */
+ * Counted before it is held: a reader that sees no count grow sees no more held than was granted
+ * when it began. */
 void region_take(struct region *region, unsigned int card, uint64_t bytes)
 {
-	region_add(region, card, bytes);
-	region_withdraw(region, card, bytes);
+	struct vgpu_usage_slot *slot = begin_update(region);
+
+	__atomic_fetch_add(&slot->grants, 1, __ATOMIC_SEQ_CST);
+	raise_number(&region->own[card], &slot->dev[card].used_bytes, bytes);
+	lower_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
+	end_update(region);
 }
 
 static uint64_t add_saturating(uint64_t a, uint64_t b)
@@ -373,7 +452,7 @@ uint64_t region_sum(struct region *region, unsigned int card)
 		const struct vgpu_usage_slot *slot = &region->usage->slot[index];
 
 		if (index == own ||
-		    __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_FREE)
+		    __atomic_load_n(&slot->state, __ATOMIC_SEQ_CST) == VGPU_SLOT_FREE)
 			continue;
 		sum = add_saturating(
 			sum, __atomic_load_n(&slot->dev[card].asked_bytes, __ATOMIC_SEQ_CST));
@@ -405,7 +484,7 @@ uint32_t region_list(struct region *region, unsigned int card, struct region_pro
 
 void region_note_high(struct region *region, unsigned int card)
 {
-	uint64_t *high = &own_device(region, card)->high_bytes;
+	uint64_t *high = &own_slot(region)->dev[card].high_bytes;
 	uint64_t own = __atomic_load_n(&region->own[card], __ATOMIC_RELAXED);
 
 	if (__atomic_load_n(high, __ATOMIC_RELAXED) < own)
@@ -414,7 +493,17 @@ void region_note_high(struct region *region, unsigned int card)
 
 void region_note_refused(struct region *region, unsigned int card)
 {
-	__atomic_fetch_add(&own_device(region, card)->refused, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&own_slot(region)->dev[card].refused, 1, __ATOMIC_RELAXED);
+}
+
+/* A process of another PID namespace may have found us without a lock and taken us for dead. */
+static bool owns_slot(const struct region *region)
+{
+	const struct vgpu_usage_slot *slot = own_slot(region);
+
+	return __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
+	       __atomic_load_n(&slot->gen, __ATOMIC_RELAXED) == region->gen &&
+	       slot->pid == region->pid;
 }
 
 /* Called with `busy`. */
@@ -433,16 +522,18 @@ static void tend_own(struct region *region)
 		region->fd = fd;
 	}
 
-	const struct vgpu_usage_slot *slot = &region->usage->slot[region->slot];
 	bool locked = lock_byte(region, region->slot, F_WRLCK);
 
-	if (slot->gen == region->gen && slot->pid == region->pid)
+	if (owns_slot(region))
 		return; /* not locked: somebody is just looking whether we live */
 	if (locked)
 		lock_byte(region, region->slot, F_UNLCK);
+	if (!begin_move(region))
+		return; /* the next visit tries again */
 	log_warning("slot %u was taken from its living owner", region->slot);
 	if (!claim(region, &reason))
 		log_error("%s", reason.text);
+	end_move(region);
 }
 
 /* Called with `busy`. */
@@ -480,7 +571,8 @@ static bool is_due(const uint64_t *last, uint64_t now)
 void region_tend(struct region *region, bool now)
 {
 	uint64_t clock = now_ns(CLOCK_MONOTONIC_COARSE);
-	bool own_is_due = region->claimed && is_due(&region->tended_ns, clock);
+	bool own_is_due =
+		region->claimed && (is_due(&region->tended_ns, clock) || !owns_slot(region));
 
 	if (!now && !own_is_due && !is_due(&region->usage->reaped_ns, clock))
 		return;

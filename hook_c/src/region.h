@@ -31,6 +31,8 @@ struct region {
 	uint32_t pid;
 	uint32_t seen_high; /* the most that slots_high has ever said to this process */
 	uint32_t busy;      /* 1 while a thread changes the ownership of a slot; only ever tried */
+	uint32_t updating;  /* threads that change numbers of the slot at this moment */
+	uint32_t moving;    /* 1 while another slot is taken; nobody changes numbers then */
 	uint64_t start_time;
 	uint64_t pidns;
 	uint64_t tended_ns;
@@ -44,15 +46,15 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 /* Takes a slot. False: all are taken. One thread. */
 bool region_claim(struct region *region, struct reason *reason);
 
-/* Adds to what this process holds, visible to all before it returns. Any thread, no lock. */
-void region_add(struct region *region, unsigned int card, uint64_t bytes);
-void region_sub(struct region *region, unsigned int card, uint64_t bytes);
-
 /* Asks for so much more; whoever asks or sums after that sees it. Then either takes it, which makes
- * it held, or withdraws. What is held is thus never more than was found to fit, at no moment. */
+ * it held, or withdraws. There is no other way to hold something, so what is held is never more
+ * than was found to fit, at no moment. Any thread, no lock; visible to all before it returns. */
 void region_ask(struct region *region, unsigned int card, uint64_t bytes);
 void region_take(struct region *region, unsigned int card, uint64_t bytes);
 void region_withdraw(struct region *region, unsigned int card, uint64_t bytes);
+
+/* Gives back of what is held. */
+void region_sub(struct region *region, unsigned int card, uint64_t bytes);
 
 /* What the container holds and has asked for: this process by its own count, the others by their
  * slots. Saturates: no garbage in the file makes it wrap to a small number. Any thread. */

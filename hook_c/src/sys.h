@@ -74,6 +74,11 @@ static inline long sys_write(int fd, const void *buffer, size_t size)
 	return sys_call(SYS_write, (uintptr_t)fd, (uintptr_t)buffer, size, 0, 0, 0);
 }
 
+static inline int sys_pipe(int ends[2])
+{
+	return (int)sys_call(SYS_pipe2, (uintptr_t)ends, O_CLOEXEC, 0, 0, 0, 0);
+}
+
 static inline int sys_fcntl(int fd, int command, uintptr_t argument)
 {
 	return (int)sys_call(SYS_fcntl, (uintptr_t)fd, (uintptr_t)command, argument, 0, 0, 0);

@@ -28,7 +28,7 @@ struct table_entry {
 	uint64_t owner; /* of memory and arrays the context; of handles and mappings the object; of
 			 * graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
-	uint32_t refs;  /* of objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED */
+	uint32_t refs; /* of contexts, objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED */
 	enum table_kind kind;
 };
 

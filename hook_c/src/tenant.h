@@ -26,6 +26,7 @@ enum {
 	TENANT_POOL_FREE,
 	TENANT_POOL_TAKEN, /* being filled in */
 	TENANT_POOL_LIVE,
+	TENANT_POOL_ENDED, /* destroyed, and free when nobody is at it any more */
 };
 
 /* A memory pool of the driver that this process takes device memory from; hook_pool.c. */
@@ -38,6 +39,10 @@ struct tenant_pool {
 	uint64_t word;      /* what the account holds for it, and what of that is free */
 	uint64_t in_flight; /* asked for by calls under way */
 	uint64_t unseen;    /* given by the driver since it was last asked; near enough */
+	uint64_t past;      /* of what is charged: asked for and not granted */
+	uint64_t fell_to;   /* what the account falls to when the card has the rest back */
+	uint64_t fell_ns;   /* when that was first seen; 0: nothing falls */
+	uint32_t pins;      /* threads that are at it */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */
@@ -83,6 +88,7 @@ struct tenant {
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	uint32_t pool_count; /* pools at or above this index were never used */
 	struct tenant_pool pool[TENANT_MAX_POOLS];
+	uint32_t giving; /* calls of the driver under way that may make pools smaller */
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
 	uint32_t local_locked;                            /* never over a call of the driver */
 	uint32_t contexts;                                /* living ones of this process */

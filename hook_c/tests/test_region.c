@@ -6,8 +6,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -32,6 +34,12 @@ static void nap(long ms)
 	nanosleep(&time, NULL);
 }
 
+static void hold_bytes(struct region *region, unsigned int card, uint64_t bytes)
+{
+	region_ask(region, card, bytes);
+	region_take(region, card, bytes);
+}
+
 /* Takes 7 MiB, says so through the card 1's count of the slot, and waits for its end. */
 static int hold(const struct files *unused)
 {
@@ -40,8 +48,8 @@ static int hold(const struct files *unused)
 	(void)unused;
 	if (!join(&region))
 		return 1;
-	region_add(&region, 0, 7 * MIB);
-	region_add(&region, 1, 1);
+	hold_bytes(&region, 0, 7 * MIB);
+	hold_bytes(&region, 1, 1);
 	nap(20000);
 	return 0;
 }
@@ -80,7 +88,7 @@ static void test_the_sum_counts_all_processes(void)
 	pid_t one = start_holder();
 	pid_t two = start_holder();
 
-	region_add(&region, 0, MIB);
+	hold_bytes(&region, 0, MIB);
 	CHECK(region_sum(&region, 0) == 15 * MIB);
 	region_sub(&region, 0, MIB);
 	CHECK(region_sum(&region, 0) == 14 * MIB);
@@ -149,7 +157,7 @@ static int hold_and_fork(const struct files *unused)
 	(void)unused;
 	if (!join(&region))
 		return 1;
-	region_add(&region, 0, 7 * MIB);
+	hold_bytes(&region, 0, 7 * MIB);
 	pid_t child = fork();
 
 	if (child == 0) {
@@ -157,7 +165,7 @@ static int hold_and_fork(const struct files *unused)
 		_exit(0);
 	}
 	printf("%d\n", (int)child);
-	region_add(&region, 1, (uint64_t)child);
+	hold_bytes(&region, 1, (uint64_t)child);
 	nap(20000);
 	return 0;
 }
@@ -191,7 +199,7 @@ static int hold_and_close(const struct files *unused)
 		return 1;
 	for (int fd = 3; fd < 4096; fd++)
 		close(fd);
-	region_add(&region, 0, 7 * MIB);
+	hold_bytes(&region, 0, 7 * MIB);
 	nap(300);
 	int reused = open("/dev/null", O_RDONLY);
 
@@ -218,12 +226,81 @@ static void test_a_process_that_closed_all_descriptors_keeps_its_slot(void)
 	CHECK(collect(holder) == 0);
 }
 
+static void *live_on(void *unused)
+{
+	nap(60000);
+	return unused;
+}
+
+/* Its first thread ends, another lives on; the lock is gone, since it has closed a descriptor. */
+static int hold_and_end_the_first_thread(const struct files *unused)
+{
+	struct region region;
+	pthread_t thread;
+
+	(void)unused;
+	if (!join(&region) || pthread_create(&thread, NULL, live_on, NULL) != 0)
+		return 1;
+	close(open(files.usage_path, O_RDONLY | O_CLOEXEC));
+	hold_bytes(&region, 0, 7 * MIB);
+	syscall(SYS_exit, 0);
+	return 2;
+}
+
+static bool is_zombie(pid_t pid)
+{
+	char path[40];
+	char text[256] = "";
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = read(fd, text, sizeof(text) - 1);
+
+	close(fd);
+	return length > 0 && strstr(text, ") Z ") != NULL;
+}
+
+static void test_a_process_whose_first_thread_has_ended_keeps_its_slot(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t holder = spawn(hold_and_end_the_first_thread, &files);
+
+	for (int tries = 0; tries < 30000 && !is_zombie(holder); tries++)
+		nap(1);
+	CHECK(is_zombie(holder));
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+/* As a process of another PID namespace leaves it that has seen no lock. */
+static void test_an_owner_that_was_taken_for_dead_counts_again_at_once(void)
+{
+	struct region region;
+	struct region other;
+
+	CHECK(join(&region));
+	CHECK(join(&other));
+	hold_bytes(&region, 0, 5 * MIB);
+	struct vgpu_usage_slot *slot = &files.usage->slot[region.slot];
+
+	slot->dev[0].used_bytes = 0;
+	slot->state = VGPU_SLOT_FREE;
+	region_tend(&region, false);
+	CHECK(files.usage->slot[region.slot].state == VGPU_SLOT_LIVE);
+	CHECK(region_sum(&other, 0) == 5 * MIB);
+}
+
 static void test_garbage_never_makes_the_sum_small(void)
 {
 	struct region region;
 
 	CHECK(join(&region));
-	region_add(&region, 0, 5 * MIB);
+	hold_bytes(&region, 0, 5 * MIB);
 	memset(files.usage->slot, 0xff, sizeof(files.usage->slot));
 	files.usage->slots_high = UINT32_MAX;
 	CHECK(region_sum(&region, 0) == UINT64_MAX);
@@ -267,7 +344,7 @@ static void test_an_owner_whose_slot_was_overwritten_takes_another(void)
 	struct region region;
 
 	CHECK(join(&region));
-	region_add(&region, 0, 5 * MIB);
+	hold_bytes(&region, 0, 5 * MIB);
 	memset(files.usage->slot, 0, sizeof(files.usage->slot));
 	nap(60);
 	region_tend(&region, false);
@@ -313,7 +390,7 @@ static void test_what_is_no_usage_file(void)
 	CHECK(!region_open(&region, "/nowhere/usage", false, &reason));
 	files.usage->header.major = 2;
 	CHECK(!region_open(&region, files.usage_path, false, &reason));
-	CHECK(strstr(reason.text, "version 2.1") != NULL);
+	CHECK(strstr(reason.text, "version 2.2") != NULL);
 	files.usage->header.magic = 0;
 	CHECK(!region_open(&region, files.usage_path, false, &reason));
 	CHECK(strstr(reason.text, "is none") != NULL);
@@ -361,6 +438,8 @@ int main(void)
 	RUN_ON_FILES(test_a_killed_process_that_nobody_collects_is_cleared);
 	RUN_ON_FILES(test_a_child_does_not_keep_the_slot_of_its_killed_parent);
 	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
+	RUN_ON_FILES(test_a_process_whose_first_thread_has_ended_keeps_its_slot);
+	RUN_ON_FILES(test_an_owner_that_was_taken_for_dead_counts_again_at_once);
 	RUN_ON_FILES(test_garbage_never_makes_the_sum_small);
 	RUN_ON_FILES(test_a_word_that_goes_down_hides_nobody);
 	RUN_ON_FILES(test_a_word_that_was_never_seen_higher_hides_nobody);

@@ -17,6 +17,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -46,6 +47,10 @@ class Alnair(Dialect):
     """Alnair's dialect."""
 
     name = "alnair"
+
+    vocabulary = Vocabulary(
+        resources=(MEMORY, CORES), cores=(CORES,), decision_annotations=(CHUNKS, TIME)
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container asks for memory or compute."""

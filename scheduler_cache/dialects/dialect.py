@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from scheduler_cache.errors import SchedulerCacheError
+from scheduler_cache.errors import InvalidRequestError, SchedulerCacheError
 from scheduler_cache.model import Allocation, Card, ComputeMode, MemoryAmount, Request
 from scheduler_cache.pod import KubeNode, Pod
+
+_Value = TypeVar("_Value")
 
 
 class DialectError(SchedulerCacheError):
@@ -107,6 +110,34 @@ class Registration:
     """It sells every card of the node and names none (gpu-manager)."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The names that a dialect is recognised by, without a look at their values.
+
+    A name that ends in `/` or `-`, as no key does, stands for all that begin with it.
+    """
+
+    resources: tuple[str, ...] = ()
+    """In a container's limits: who names one means a card."""
+    cores: tuple[str, ...] = ()
+    """Those of `resources` of which 0 means that nothing is limited; of the others it is a
+    mistake."""
+    annotations: tuple[str, ...] = ()
+    """What a pod's author writes; they belong to the request, so that they never change."""
+    asking_annotations: tuple[str, ...] = ()
+    """Those of `annotations` that ask without any resource."""
+    decision_annotations: tuple[str, ...] = ()
+    """What the scheduler or its node side writes."""
+    decision_labels: tuple[str, ...] = ()
+
+
+def matches(name: str, names: Iterable[str]) -> bool:
+    """Return whether `name` is among the names of a vocabulary."""
+    return any(
+        name.startswith(each) if each.endswith(("/", "-")) else name == each for each in names
+    )
+
+
 class Dialect(ABC):
     """One system's codec. Holds its settings only; every method is pure.
 
@@ -116,6 +147,13 @@ class Dialect(ABC):
     name: str
     joins: bool = False
     """Whether its own scheduler may go on deciding (join mode)."""
+    lock: str = ""
+    """The node annotation that its scheduler locks a node by; empty: it locks none."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Vocabulary:
+        """Return the dialect's names."""
 
     @abstractmethod
     def asks(self, pod: Pod) -> bool:
@@ -165,10 +203,34 @@ class Dialect(ABC):
         """Return the node patch that opens the dialect's lock where `pod` holds it (join mode)."""
         return {}
 
-    def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
-        """Return the annotation patch that does the plugin's half of the handshake (join mode).
+    def unfinished(self, pod: Pod) -> bool:
+        """Return whether the plugin's half of the handshake is still to be done (join mode)."""
+        return False
 
-        Called once a container's slices have been handed to its node; None deletes a key. Applying
-        it again gives an empty patch.
+    def encode_completion(self, pod: Pod, *, admitted: bool) -> dict[str, str]:
+        """Return the annotations that do the plugin's half of the handshake (join mode).
+
+        `admitted`: the kubelet has taken the pod in, which is when it asks a plugin for all of the
+        pod's devices; else it has turned it away. Empty where the handshake is done.
         """
         return {}
+
+    def encode_liveness(self, node: KubeNode, now: datetime) -> dict[str, str]:
+        """Return the node annotations by which a plugin that is asked for says that it lives (join
+        mode).
+        """
+        return {}
+
+
+def tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:
+    """Return what was read, or why nothing was.
+
+    Whatever goes wrong, it is that pod's: a fault of ours, too, must neither end the replicas, all
+    of which read the same pod, nor let what the pod holds vanish.
+    """
+    try:
+        return read(), ""
+    except (DialectError, InvalidRequestError) as error:
+        return None, str(error)
+    except Exception as error:
+        return None, f"reading it failed ({type(error).__name__}: {str(error)[:200]}); report it"

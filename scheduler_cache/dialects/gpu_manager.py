@@ -16,6 +16,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -51,6 +52,12 @@ class GpuManager(Dialect):
     """gpu-manager's dialect. Only limits count; init containers get no card."""
 
     name = "gpu_manager"
+
+    vocabulary = Vocabulary(
+        resources=(CORES, MEMORY),
+        annotations=(CORE_LIMIT,),
+        decision_annotations=(INDEX, NODE, TIME, ASSIGNED),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container has a limit of cores or memory."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from scheduler_cache.dialects.dialect import (
@@ -19,6 +20,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -56,11 +58,13 @@ BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 REGISTER = "hami.io/node-nvidia-register"
 LOCK = "hami.io/mutex.lock"
+HANDSHAKE = "hami.io/node-handshake"
 
 # What a container without a card asks by: each of them alone makes it a GPU container.
 _ASKING = (MEMORY, MEMORY_PERCENT, CORES)
 _DEVICE = "NVIDIA"
 _MODE = "hami-core"
+_ALLOCATING = "allocating"
 _MAX_MIB = (1 << 31) - 1
 
 
@@ -82,6 +86,20 @@ class Hami(Dialect):
 
     name = "hami"
     joins = True
+    lock = LOCK
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return HAMi's names; `nvidia.com/gpu` is among them only where it is HAMi's alone."""
+        return Vocabulary(
+            resources=(*_ASKING, COUNT) if self.claim_bare_gpu else _ASKING,
+            cores=(CORES,),
+            annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID),
+            decision_annotations=(
+                *(NODE, TIME, TO_ALLOCATE, ALLOCATED),
+                *(MIG_ALLOCATIONS, BIND_PHASE, BIND_TIME),
+            ),
+        )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container names one of HAMi's resources."""
@@ -164,25 +182,26 @@ class Hami(Dialect):
         node = next(iter(allocations.values())).node_name
         return {NODE: node, ALLOCATED: text, BIND_PHASE: "success"}
 
-    def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
-        """Return the patch that erases a container's entry and, after the last one, ends the
-        phase.
-        """
+    def unfinished(self, pod: Pod) -> bool:
+        """Return whether the pod is bound and waits for a plugin."""
+        return pod.annotations.get(BIND_PHASE) == _ALLOCATING
+
+    def encode_completion(self, pod: Pod, *, admitted: bool) -> dict[str, str]:
+        """Return every container's entry erased and the phase ended; of a failure, the phase."""
+        if not self.unfinished(pod):
+            return {}
+        if not admitted:
+            return {BIND_PHASE: "failed"}
         text = pod.annotations.get(TO_ALLOCATE)
-        if text is None:
+        erased = {} if text is None else {TO_ALLOCATE: ";" * text.count(";")}
+        return {**erased, BIND_PHASE: "success"}
+
+    def encode_liveness(self, node: KubeNode, now: datetime) -> dict[str, str]:
+        """Return the answer of a plugin up to 2.7; later ones are not asked."""
+        asked = node.annotations.get(HANDSHAKE, "").startswith(("Requesting_", "Deleted_"))
+        if self.json_register or not asked:
             return {}
-        entries = text.split(";")
-        place = next(
-            (i for i, each in enumerate(pod.containers) if each.name == container_name),
-            len(entries),
-        )
-        if place >= len(entries) or not entries[place]:
-            return {}
-        entries[place] = ""
-        patch: dict[str, str | None] = {TO_ALLOCATE: ";".join(entries)}
-        if not any(_DEVICE in each for each in entries):
-            patch[BIND_PHASE] = "success"
-        return patch
+        return {HANDSHAKE: f"Reported {now:%Y-%m-%d %H:%M:%S}"}
 
     def encode_registration(self, cards: Sequence[Card]) -> dict[str, str]:
         """Return the node annotation by which HAMi's scheduler knows the cards."""

@@ -20,6 +20,7 @@ from scheduler_cache.dialects.dialect import (
     Named,
     PodRequest,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -53,6 +54,12 @@ class Kai(Dialect):
 
     name = "kai"
     joins = True
+
+    vocabulary = Vocabulary(
+        annotations=(FRACTION, MEMORY, DEVICES, CONTAINER),
+        asking_annotations=(FRACTION, MEMORY),
+        decision_labels=(GROUP, f"{GROUP}/"),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether the pod asks for a part of a card; whole cards are NVIDIA's plugin's."""

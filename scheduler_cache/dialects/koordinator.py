@@ -20,6 +20,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -52,6 +53,12 @@ class Koordinator(Dialect):
 
     name = "koordinator"
     joins = True
+
+    vocabulary = Vocabulary(
+        resources=_RESOURCES,
+        cores=(CORES,),
+        decision_annotations=(ALLOCATED, BIND_TIME, MINORS),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container names one of Koordinator's shared resources."""

@@ -17,6 +17,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -55,6 +56,7 @@ USE_MODEL = "vgpu.dev/use-model"
 USE_UUID = "vgpu.dev/use-uuid"
 CONTAINER_UUIDS = "vgpu.dev/container-uuids"
 ALLOCATION = "vgpu.dev/allocation"
+ISOLATION = "vgpu.dev/isolation"
 INVENTORY = "vgpu.dev/inventory"
 CORDON = "vgpu.dev/cordon"
 
@@ -72,6 +74,15 @@ class Native(Dialect):
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
+
+    vocabulary = Vocabulary(
+        # A resource of ours that there is not is a misspelt one.
+        resources=("vgpu.dev/",),
+        cores=(CORES,),
+        annotations=(DEVICES, CARD_POLICY, COMPUTE_MODE, USE_MODEL, USE_UUID),
+        asking_annotations=(DEVICES,),
+        decision_annotations=(ALLOCATION, ISOLATION),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container names one of our resources, or an annotation gives amounts."""
@@ -95,6 +106,13 @@ class Native(Dialect):
                 )
         containers = {}
         for each in pod.containers:
+            if each.name in listed and listed[each.name] is None:
+                raise DialectError(
+                    f"{DEVICES} of container {each.name!r}",
+                    None,
+                    f"it must list 1..{MAX_SLICES} cards",
+                    "list them, or leave the container out",
+                )
             request = _container_request(pod, each, listed.get(each.name))
             if request is not None:
                 containers[each.name] = request

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from scheduler_cache.dialects.alnair import Alnair
 from scheduler_cache.dialects.dialect import (
     Decision,
     Dialect,
-    DialectError,
     PodRequest,
     Registration,
+    tried,
 )
 from scheduler_cache.dialects.gpu_manager import GpuManager
 from scheduler_cache.dialects.hami import Hami
@@ -26,8 +27,6 @@ from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import Allocation, Card
 from scheduler_cache.pod import Pod
 
-_Value = TypeVar("_Value")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
@@ -39,6 +38,8 @@ class Reading:
     decision_error: str = ""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Group names that this pod ties to a card's UUID."""
+    unfinished: str = ""
+    """The dialect whose scheduler waits for a plugin to do its half; empty: none."""
 
 
 class Dialects:
@@ -47,6 +48,11 @@ class Dialects:
     def __init__(self, native: Native, others: Iterable[Dialect] = ()) -> None:
         self.native = native
         self._by_name: dict[str, Dialect] = {each.name: each for each in (native, *others)}
+        self.foreign = tuple(each for each in self._by_name.values() if each is not native)
+        """All but our own."""
+        # Most dialects have neither, and every pod of the cluster is read.
+        self._grouping = _overriding(self.foreign, Dialect.card_groups)
+        self._shaking = _overriding(self.foreign, Dialect.unfinished)
 
     def __iter__(self) -> Iterator[Dialect]:
         return iter(self._by_name.values())
@@ -58,25 +64,24 @@ class Dialects:
         """Return the dialect of a name that is known here."""
         return self._by_name[name]
 
-    @property
-    def foreign(self) -> tuple[Dialect, ...]:
-        """All but our own."""
-        return tuple(each for each in self._by_name.values() if each is not self.native)
-
     def read(self, pod: Pod) -> Reading:
         """Return everything that the pod says; never raises."""
-        request, request_error = _tried(lambda: self._request(pod))
+        request, request_error = tried(lambda: self._request(pod))
         spoken = request.dialect if request else ""
-        decision, decision_error = _tried(lambda: self._decision(pod, spoken))
+        decision, decision_error = tried(lambda: self._decision(pod, spoken))
         groups: dict[str, str] = {}
-        for each in self.foreign:
-            groups.update(each.card_groups(pod))
+        for each in self._grouping:
+            found, error = tried(partial(each.card_groups, pod))
+            groups.update(found or {})
+            decision_error = decision_error or error
         return Reading(
             request=request,
             request_error=request_error,
             decision=decision,
             decision_error=decision_error,
             groups=groups,
+            # Whatever else is wrong with the pod: a lock that its scheduler holds must not stay.
+            unfinished=next((each.name for each in self._shaking if each.unfinished(pod)), ""),
         )
 
     def parse_request(self, pod: Pod) -> PodRequest | None:
@@ -155,8 +160,7 @@ def every_dialect(
     )
 
 
-def _tried(read: Callable[[], _Value | None]) -> tuple[_Value | None, str]:
-    try:
-        return read(), ""
-    except (DialectError, InvalidRequestError) as error:
-        return None, str(error)
+def _overriding(dialects: Iterable[Dialect], method: Callable[..., object]) -> tuple[Dialect, ...]:
+    """Return the dialects whose class has a method of its own."""
+    name = method.__name__
+    return tuple(each for each in dialects if getattr(type(each), name) is not method)

@@ -18,6 +18,7 @@ from scheduler_cache.dialects.dialect import (
     PodRequest,
     Registration,
     StatedSlice,
+    Vocabulary,
 )
 from scheduler_cache.dialects.fields import (
     FIX_DECISION,
@@ -54,6 +55,7 @@ LOCK = "hamivgpu"
 
 _DEVICE = "NVIDIA"
 _MODE = "hami-core"
+_ALLOCATING = "allocating"
 # What the plugin writes once it is done, so that the pod sorts last.
 _DONE = str((1 << 64) - 1)
 
@@ -67,6 +69,14 @@ class Volcano(Dialect):
 
     name = "volcano"
     joins = True
+    lock = LOCK
+
+    vocabulary = Vocabulary(
+        resources=(COUNT, MEMORY, MEMORY_PERCENT, CORES),
+        cores=(CORES,),
+        annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID),
+        decision_annotations=(NODE, TIME, IDS, TO_ALLOCATE, BIND_PHASE),
+    )
 
     def asks(self, pod: Pod) -> bool:
         """Return whether a container asks: by count or memory; cores alone ask for nothing."""
@@ -152,23 +162,19 @@ class Volcano(Dialect):
         node = next(iter(allocations.values())).node_name
         return {NODE: node, IDS: ";".join(entries), TIME: _DONE, BIND_PHASE: "success"}
 
-    def encode_completion(self, pod: Pod, container_name: str) -> dict[str, str | None]:
-        """Return the patch that empties a container's entry and, after the last one, ends the
-        phase.
-        """
+    def unfinished(self, pod: Pod) -> bool:
+        """Return whether the pod was sent to a node and waits for a plugin."""
+        return pod.annotations.get(BIND_PHASE) == _ALLOCATING
+
+    def encode_completion(self, pod: Pod, *, admitted: bool) -> dict[str, str]:
+        """Return every container's entry emptied and the phase ended; of a failure, the phase."""
+        if not self.unfinished(pod):
+            return {}
+        if not admitted:
+            return {BIND_PHASE: "failed"}
         text = pod.annotations.get(TO_ALLOCATE)
-        asking = [each.name for each in pod.app_containers if _asks(each)]
-        if text is None or container_name not in asking:
-            return {}
-        entries = text.split(";")
-        place = asking.index(container_name)
-        if place >= len(entries) or not entries[place]:
-            return {}
-        entries[place] = ""
-        patch: dict[str, str | None] = {TO_ALLOCATE: ";".join(entries)}
-        if not any(entries):
-            patch |= {BIND_PHASE: "success", TIME: _DONE}
-        return patch
+        emptied = {} if text is None else {TO_ALLOCATE: ";" * text.count(";")}
+        return {**emptied, BIND_PHASE: "success", TIME: _DONE}
 
     def encode_registration(self, cards: Sequence[Card]) -> dict[str, str]:
         """Return the node annotation by which Volcano knows the cards, in 6 fields."""

@@ -28,7 +28,7 @@ from scheduler_cache.kube.errors import (
     UnreachableError,
     api_error,
 )
-from scheduler_cache.kube.objects import EVENT, PAGE, STATUS, Decoder, Metadata
+from scheduler_cache.kube.objects import EVENT, PAGE, STATUS, Decoder, Metadata, RawPage
 
 logger = logging.getLogger(__name__)
 
@@ -224,26 +224,37 @@ class Informer(Generic[ObjectT]):
             self._listing = False
 
     async def _list_all(self, *, paged: bool) -> None:
+        """Take in page by page; the API server works on the next one meanwhile."""
         seen: set[tuple[str, str]] = set()
         params = dict(self.resource.selectors)
         if paged:
             params["limit"] = str(self._page_items)
-        while True:
-            page = PAGE.decode(await self._client.read(self.resource.path, params))
-            self._contact = time.monotonic()
-            for number, raw in enumerate(page.items or (), 1):
-                seen.add(self._take(self._decoder.object(raw)))
-                if number % _ITEMS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            if not page.metadata.continue_:
-                break
-            params["continue"] = page.metadata.continue_
+        following = asyncio.ensure_future(self._page(params))
+        try:
+            while True:
+                page = await following
+                self._contact = time.monotonic()
+                if page.metadata.continue_:
+                    params = {**params, "continue": page.metadata.continue_}
+                    following = asyncio.ensure_future(self._page(params))
+                for number, raw in enumerate(page.items or (), 1):
+                    seen.add(self._take(self._decoder.object(raw)))
+                    if number % _ITEMS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                if not page.metadata.continue_:
+                    break
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         version = page.metadata.resource_version
         for name in [name for name in self._known if name not in seen]:
             self._drop(name, version)
         self.lists += 1
         self._reached(version)
         self._in_step()
+
+    async def _page(self, params: dict[str, str]) -> RawPage:
+        return PAGE.decode(await self._client.read(self.resource.path, params))
 
     def _take(self, item: ObjectT) -> tuple[str, str]:
         """Take in an object; another one of the same name is gone then."""

@@ -68,6 +68,7 @@ class PodSpec(TypedDict, total=False):
     runtimeClassName: str
     priority: int
     priorityClassName: str
+    preemptionPolicy: str
     initContainers: list[Container]
     containers: list[Container]
 
@@ -96,6 +97,7 @@ class PodStatus(TypedDict, total=False):
 
     phase: str
     reason: str
+    nominatedNodeName: str
     conditions: list[PodCondition]
     initContainerStatuses: list[ContainerStatus]
     containerStatuses: list[ContainerStatus]

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end-to-end tier: a real API server with a real etcd (`make e2e`)."""
+"""The end-to-end tier: real Kubernetes (`make e2e`); docs/e2e.md says what is real."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler_cache.kube.client import KubeClient
 from scheduler_cache.kube.connection import KubeconfigConnection
+from tests.e2e.namespace import Namespace
 from tests.testbed.kubernetes import ControlPlane, UnavailableError, control_plane
+from tests.testbed.kubernetes.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +34,46 @@ async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[KubeClien
     connection = KubeconfigConnection(plane.kubeconfig(tmp_path / "kubeconfig"))
     async with KubeClient(connection) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def session_cluster(template: Path) -> Iterator[Cluster]:
+    """Yield a cluster that all tests share, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-", ignore_cleanup_errors=True) as name:
+        try:
+            cluster = Cluster(Path(name), template)
+        except UnavailableError as error:
+            pytest.fail(str(error))
+        with cluster:
+            yield cluster
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster) -> Cluster:
+    """Return the cluster with every part running, whatever the test before has killed."""
+    session_cluster.whole()
+    return session_cluster
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster) -> AsyncIterator[Namespace]:
+    """Yield a namespace of the test's own; afterwards its pods are gone and their cards free."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    async with KubeClient(KubeconfigConnection(cluster.kubeconfig)) as client:
+        await client.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        yield Namespace(cluster, client, name)
+        cluster.whole()
+        await Namespace(cluster, client, name).clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the last words of every part of the cluster with a test that failed."""
+    report = yield
+    cluster: Any = getattr(item, "funcargs", {}).get("session_cluster")
+    if report.failed and isinstance(cluster, Cluster):
+        for name, words in cluster.logs().items():
+            report.sections.append((f"{name}'s last words", words))
+    return report

@@ -230,6 +230,24 @@ def test_a_context_is_charged_while_it_lives(container: Container, start: Start)
     assert container.used() == 100 * MIB
 
 
+def test_a_context_ends_with_the_last_who_is_attached(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    container.write(context_bytes=100 * MIB)
+    tenant = start(container)
+    code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+    assert code == 0
+    assert tenant.do("out", "cuCtxAttach", 0) == [0, context]
+    assert tenant.do("allocate", 50 * MIB)[0] == 0
+
+    assert tenant.do("call", "cuCtxDetach", context) == 0
+    assert container.used() == 250 * MIB
+    assert gpu.used_bytes() == 50 * MIB
+    assert tenant.do("call", "cuCtxDetach", context) == 0
+    assert container.used() == 100 * MIB
+    assert gpu.used_bytes() == 0
+
+
 def test_a_context_that_does_not_fit_is_refused(container: Container, start: Start) -> None:
     tenant = start(container)
     container.write(context_bytes=600 * MIB)

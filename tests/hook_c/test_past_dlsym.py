@@ -90,3 +90,30 @@ def test_a_table_that_cannot_be_written_is_left_alone(gpu: SimulatedGpu, folder:
 
     assert found["hooked"] == SONAME
     assert b"symbol table is as it was" in (folder / "usage").read_bytes()
+
+
+@pytest.mark.parametrize("words", [("-Wl,-z,now,-z,relro",), ("-Wl,-z,lazy",)])
+def test_what_was_bound_before_the_first_look_up_is_bound_anew(
+    gpu: SimulatedGpu, folder: Path, words: tuple[str, ...]
+) -> None:
+    linked = folder / "deep_linked.so"
+    command = ["gcc", "-O1", "-shared", "-fPIC", *words, str(PROGRAMS / "deep_linked.c")]
+    driver = [f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1"]
+    subprocess.run([*command, *driver, "-o", str(linked)], check=True)
+
+    done = run(gpu, folder, compile_program("early", folder), linked)
+
+    assert (done.returncode, done.stdout) == (0, "0 2 2\n"), done.stderr
+
+
+def test_a_driver_in_another_namespace_is_refused(gpu: SimulatedGpu, folder: Path) -> None:
+    program = compile_program("early", folder)
+    environment = {"LD_LIBRARY_PATH": str(LIBRARY_DIRECTORY)}
+
+    limited = run(gpu, folder, program, "namespace", **environment)
+    assert (limited.returncode, limited.stdout) == (0, "802 4\n"), limited.stderr
+    own = {**os.environ, **gpu.environment(), **environment, "LD_PRELOAD": str(LIBRARY)}
+    inert = subprocess.run(
+        [program, "namespace"], capture_output=True, text=True, check=False, env=own
+    )
+    assert (inert.returncode, inert.stdout) == (0, "0 1\n"), inert.stderr

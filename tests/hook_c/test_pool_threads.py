@@ -30,12 +30,12 @@ def tenant(container: Container, start: Start) -> Process:
 
 
 @pytest.fixture
-def hold(gpu: SimulatedGpu, tenant: Process) -> Iterator[Callable[[str, int], None]]:
+def hold(gpu: SimulatedGpu, tenant: Process) -> Iterator[Callable[..., None]]:
     """Yield a function that lets a second thread allocate, and returns when it is held."""
 
-    def hold_one(place: str, size: int) -> None:
+    def hold_one(place: str, size: int = 0, call: str = "cuMemAllocAsync") -> None:
         gpu.inject(place, times=1, delay_seconds=2 * DEADLINE_SECONDS)
-        tenant.do("begin", "cuMemAllocAsync", size, 0)
+        tenant.do("begin", call, size, 0)
         deadline = time.monotonic() + DEADLINE_SECONDS
         while gpu.calls(place) == 0:
             assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ def allocate(tenant: Process, size: int) -> int:
 
 
 def test_growth_that_another_thread_sees_first_is_counted_once(
-    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
     hold(AFTER, 600 * MIB)
 
@@ -65,7 +65,7 @@ def test_growth_that_another_thread_sees_first_is_counted_once(
 
 
 def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
-    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
     code, address = tenant.do("out", "cuMemAllocAsync", MIB, 0)
     assert code == 0
@@ -83,7 +83,7 @@ def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
 
 
 def test_a_call_that_fits_waits_for_one_that_the_driver_has_counted_already(
-    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
     hold(AFTER, 600 * MIB)
     gpu.inject("cuMemPoolGetAttribute", code=0)  # to count the looks at the pool
@@ -112,7 +112,7 @@ def test_growth_that_the_driver_refuses_is_given_back(
 
 
 def test_what_a_call_found_to_spare_is_not_found_twice(
-    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[[str, int], None]
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
     assert allocate(tenant, MIB) == 0
     assert tenant.do("allocate", GIB - STEP)[0] == 0
@@ -123,6 +123,74 @@ def test_what_a_call_found_to_spare_is_not_found_twice(
     gpu.clear_faults()
     assert tenant.do("finish")[0] == 0
     assert container.used() == gpu.used_bytes() == GIB
+
+
+def freed_in_a_pool(tenant: Process) -> None:
+    """Leave 608 MiB in the device's pool that nobody uses."""
+    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, 0)
+    assert code == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+
+
+def test_what_a_pool_gives_back_is_charged_until_the_card_has_it(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    freed_in_a_pool(tenant)
+    hold("pool gives back", call="cuCtxSynchronize")
+
+    assert gpu.used_bytes() == 608 * MIB  # and the pool's own number says 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == 608 * MIB
+    gpu.clear_faults()
+    tenant.do("finish")
+    assert container.used() == gpu.used_bytes() == 0
+
+
+@pytest.mark.parametrize("name", ["allocate", "async"])
+def test_a_thread_that_waits_for_the_card_keeps_nothing_from_others(
+    tenant: Process,
+    container: Container,
+    gpu: SimulatedGpu,
+    hold: Callable[..., None],
+    name: str,
+) -> None:
+    freed_in_a_pool(tenant)
+    hold("cuStreamSynchronize", call="cuStreamSynchronize")
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert gpu.used_bytes() == 0
+
+    if name == "allocate":
+        assert tenant.do("allocate", 1000 * MIB)[0] == 0
+    else:
+        assert allocate(tenant, 1000 * MIB) == 0
+    gpu.clear_faults()
+    tenant.do("finish")
+    assert container.used() == gpu.used_bytes()
+
+
+def test_a_pool_is_not_destroyed_while_another_thread_asks_about_it(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    code, pool = tenant.do("pool", 0)
+    assert code == 0
+    code, address = tenant.do("out", "cuMemAllocFromPoolAsync", 40 * MIB, pool, 0)
+    assert code == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    hold("cuMemPoolGetAttribute", call="cuCtxSynchronize")
+    gpu.inject("cuMemPoolDestroy")
+
+    tenant.send("call", "cuMemPoolDestroy", pool)
+    time.sleep(0.2)
+    assert gpu.calls("cuMemPoolDestroy") == 0
+    gpu.clear_faults()
+
+    assert tenant.answer() == 0
+    tenant.do("finish")
+    assert container.used() == gpu.used_bytes() == 0
+    for _ in range(300):  # no place is lost
+        code, pool = tenant.do("pool", 0)
+        assert code == 0
+        assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
 
 
 def test_threads_never_bring_the_account_above_the_limit(

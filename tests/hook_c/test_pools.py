@@ -100,6 +100,43 @@ def test_a_pool_of_its_own(tenant: Process, container: Container, gpu: Simulated
     assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
 
 
+def test_a_destroyed_pool_is_charged_for_what_is_left_of_it(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    """Its count of what is used holds what cuMemFree has given back, its reserve what it kept."""
+    code, pool = tenant.do("pool", 0)
+    assert code == 0
+    assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 2**64 - 1) == 0
+    code, gone = tenant.do("out", "cuMemAllocFromPoolAsync", 100 * MIB, pool, 0)
+    assert code == 0
+    code, left = tenant.do("out", "cuMemAllocFromPoolAsync", 30 * MIB, pool, 0)
+    assert code == 0
+    assert tenant.do("call", "cuMemFree_v2", gone) == 0
+    assert container.used() == gpu.used_bytes() == 160 * MIB
+
+    assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
+    assert container.used() == gpu.used_bytes() == 32 * MIB
+
+
+def test_what_the_driver_takes_past_the_limit_is_granted_to_nobody(
+    tenant: Process, container: Container, gpu: SimulatedGpu, start: Start
+) -> None:
+    assert tenant.do("allocate", 960 * MIB)[0] == 0
+    gpu.inject("pool takes steps", 2, times=1)
+
+    address = allocate(tenant, MIB)
+    assert gpu.used_bytes() == (960 + 96) * MIB
+    assert container.used() <= GIB
+    assert tenant.do("memory") == [0, GIB]
+    other = start(container)
+    assert other.do("allocate", 4096)[0] == OUT_OF_MEMORY
+    assert container.used() <= GIB
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 960 * MIB
+    assert tenant.do("memory") == [64 * MIB, GIB]
+
+
 def test_many_pools_one_after_the_other(tenant: Process, container: Container) -> None:
     for _ in range(300):
         code, pool = tenant.do("pool", 0)

@@ -24,9 +24,14 @@ class ClusterNode(Node):
         gpu: SimulatedGpu,
         cache_lines: Sequence[str],
         agent_lines: Sequence[str] = (),
+        kubelet_dir: Path | None = None,
     ) -> None:
-        """`cache_lines`: the table `[cache]` of agent.toml."""
-        super().__init__(directory, gpu, agent_lines=agent_lines)
+        """`cache_lines`: the table `[cache]` of agent.toml; `agent_lines`: the rest of the table
+        `[device_plugin]`, and more. `kubelet_dir`: a kubelet's own; None: there is none.
+        """
+        self.kubelet_dir = kubelet_dir or directory / "kubelet"
+        kubelet = ["[device_plugin]", f'kubelet_dir = "{self.kubelet_dir}"']
+        super().__init__(directory, gpu, agent_lines=[*kubelet, *agent_lines])
         path = directory / "agent.toml"
         text = path.read_text().replace('mode = "local"', 'mode = "kubernetes"')
         own = f'address = "unix:{self.cache_socket}"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -15,6 +15,8 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from runtime_shim.readings import read_readings
 from runtime_shim.spec import environment
 from tests.fakes.gpu import Card, SimulatedGpu
+from tests.fakes.kubelet import running_kubelet
+from tests.fakes.nvidia_plugin import NvidiaPlugin
 from tests.fakes.scheduler_cache import ScriptedCache, Streams, serving_tls
 from tests.node.clusters import ClusterNode
 from tests.runtime_shim.allocations import GIB, part
@@ -26,6 +28,7 @@ from tests.testbed.certificates import CertificateAuthority, Credentials
 
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
 WITH_UUID = f"VGPU_CONTAINER_UUID={UUID}"
+SYS_ADMIN = {"effective": ["CAP_SYS_ADMIN"], "permitted": ["CAP_SYS_ADMIN"]}
 
 
 @dataclass
@@ -113,6 +116,20 @@ async def test_what_the_stream_told_is_answered_without_a_question(
     assert cluster.cache.reports[-1].ready
 
 
+async def test_the_cache_s_address_of_a_pod_s_variable_goes_before_the_file_s(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The DaemonSet's agent knows its Service by a variable alone.
+    config = cluster.node.directory / "agent.toml"
+    config.write_text(config.read_text().replace(f"127.0.0.1:{cluster.port}", "127.0.0.1:1"))
+    monkeypatch.setenv("VGPU_CACHE_ADDRESS", f"127.0.0.1:{cluster.port}")
+    cluster.streams.snapshot()
+
+    await cluster.start_agent()
+
+    await until(lambda: cluster.cache.streams == 1)
+
+
 async def test_a_message_that_is_missing_begins_a_new_stream(cluster: Cluster) -> None:
     cluster.streams.snapshot()
     await cluster.start_agent()
@@ -188,3 +205,79 @@ async def test_a_plain_network_is_refused_at_the_start(cluster: Cluster) -> None
 
     with pytest.raises(RuntimeError, match=r"cache\.ca is empty: without it anybody could be"):
         await cluster.start_agent()
+
+
+async def test_a_refused_container_is_reported_and_so_is_its_later_start(
+    cluster: Cluster, bundle: Bundle
+) -> None:
+    cluster.streams.snapshot(cluster.allocation())
+    await cluster.start_agent()
+    await until(lambda: UUID in cluster.awaited())
+    good = bundle.spec()
+    bundle.write({**good, "process": {**good["process"], "capabilities": SYS_ADMIN}})
+
+    assert (await cluster.create(bundle))["verdict"] == "refuse"
+    await until(lambda: cluster.cache.reports[-1].isolation)
+    (told,) = cluster.cache.reports[-1].isolation
+    assert (told.pod.uid, told.pod.container_name) == (MAIN.pod_uid, "main")
+    assert told.state == pb.ISOLATION_STATE_REFUSED
+    assert "CAP_SYS_ADMIN" in told.reason
+
+    bundle.write(good)
+    assert await cluster.create(bundle) == {"verdict": "low-level"}
+    await until(lambda: cluster.cache.reports[-1].isolation[0].state == pb.ISOLATION_STATE_ENFORCED)
+    (told,) = cluster.cache.reports[-1].isolation
+    assert (told.allocation_id, told.reason) == (UUID, "")
+
+
+async def test_a_node_advertises_its_slots_and_takes_back_those_of_a_lost_card(
+    cluster: Cluster,
+) -> None:
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 10)
+        assert cluster.node.gpu is not None
+
+        cluster.node.gpu.set_lost(0)
+
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 0)
+        await until(lambda: not cluster.cache.reports[-1].cards[0].healthy)
+
+
+async def test_an_error_of_the_card_takes_its_slots_back_at_once(cluster: Cluster) -> None:
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 10)
+        assert cluster.node.gpu is not None
+
+        cluster.node.gpu.raise_xid(31)
+        cluster.node.gpu.raise_xid(95)
+
+        await until(lambda: kubelet.healthy("vgpu.dev/count") == 0)
+        await until(lambda: "Xid 95" in cluster.cache.reports[-1].cards[0].health_reason)
+
+
+async def test_a_whole_card_of_nvidia_s_plugin_is_let_through_to_the_byte(
+    cluster: Cluster, scratch: Path
+) -> None:
+    whole = replace(MAIN, pod="whole")
+    spec = pod_spec(f"NVIDIA_VISIBLE_DEVICES={cluster.gpu_uuid}", identity=whole)
+    bundle = Bundle(scratch / "whole", spec)
+    before = (bundle.folder / "config.json").read_bytes()
+    cluster.streams.snapshot()
+    async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
+        plugin = NvidiaPlugin(kubelet.plugins, [cluster.gpu_uuid])
+        await plugin.start()
+        await cluster.start_agent()
+        await until(lambda: kubelet.healthy("nvidia.com/gpu") == 1)
+
+        assert await cluster.create(bundle) == {"verdict": "low-level"}
+        assert environment(bundle.spec())["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+        (bundle.folder / "config.json").write_bytes(before)
+        await kubelet.admit("team-a", "whole", {"main": {"nvidia.com/gpu": 1}})
+        assert await cluster.create(bundle) == {"verdict": "gpu"}
+        assert (bundle.folder / "config.json").read_bytes() == before
+        await plugin.stop()

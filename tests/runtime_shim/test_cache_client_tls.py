@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import datetime
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -83,6 +85,49 @@ async def test_a_node_is_who_its_certificate_says(network: Network) -> None:
     assert client.node_name == "worker-1"
     assert allocation.pod.uid == MAIN.pod_uid
     assert network.cache.peers == ["system:node:worker-1"]
+
+
+@contextlib.asynccontextmanager
+async def slow_way(port: int, seconds: float) -> AsyncIterator[int]:
+    """Yield a port that leads to another one, whose every connection is held up first."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(seconds)
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        for each in (pipe(reader, back), pipe(there, writer)):
+            task = asyncio.create_task(each)
+            tasks.add(task)
+
+    server = await asyncio.start_server(lead, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_handshake_may_take_longer_than_the_least_wait(network: Network) -> None:
+    """Longer than the longest wait between two tries, too: those are not what bounds it."""
+    node = network.authority.issue_node("worker-1")
+    async with slow_way(network.port, 1.5) as port:
+        config = dataclasses.replace(network.config(node), address=f"127.0.0.1:{port}")
+        client = network.client(config)
+
+        allocation = await client.resolve(REQUEST, 20)
+        await client.close()
+
+    assert allocation.pod.uid == MAIN.pod_uid
 
 
 async def test_a_server_of_another_authority_is_not_believed(

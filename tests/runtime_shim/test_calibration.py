@@ -8,7 +8,8 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.calibration import Calibration
-from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
+from runtime_shim.probe import Probe
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.testbed import BUILD
 
@@ -46,6 +47,9 @@ class Simulated:
     def load(self, uuid: str) -> CardLoad:
         return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
 
+    def xids(self) -> list[Xid]:
+        return []
+
 
 @pytest.fixture
 async def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
@@ -59,7 +63,7 @@ async def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventor
 
 
 def calibration(folder: Path, inventory: Inventory, probe: Path = PROBE) -> Calibration:
-    return Calibration(folder / "contexts.json", probe, [BUILD / "fake"], inventory)
+    return Calibration(folder / "contexts.json", Probe(probe, [BUILD / "fake"]), inventory)
 
 
 async def test_each_card_is_measured(tmp_path: Path, inventory: Inventory) -> None:
@@ -109,7 +113,7 @@ async def test_without_a_probe_nothing_is_known_and_nothing_fails(
     await measured.measure(inventory.cards)
 
     assert measured.context_bytes([inventory.cards[0].uuid]) == [0]
-    assert "vgpu-probe cannot run" in caplog.text
+    assert "vgpu-probe cannot run" in caplog.records[0].__dict__["reason"]
 
 
 async def test_a_lost_card_is_not_measured(

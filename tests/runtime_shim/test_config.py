@@ -56,6 +56,17 @@ def test_what_is_printed_gives_the_same_configuration_again(tmp_path: Path) -> N
         ("[policy]\nslots_per_card = 1.5", "policy.slots_per_card must be a whole number"),
         ("[policy]\nslots_per_card = 0", "slots_per_card must be 1..1024"),
         ("[policy]\nslots_per_card = true", "policy.slots_per_card must be a whole number"),
+        (
+            '[device_plugin]\ndialects = ["nvidia"]',
+            "device_plugin.dialects must be one of",
+        ),
+        ('[device_plugin]\ndialects = ["hami", "hami"]', "device_plugin.dialects names one twice"),
+        ("[device_plugin]\nvolcano_memory_factor = 0", "volcano_memory_factor must be 1..1048576"),
+        (
+            '[device_plugin]\nwhole_card_resources = ["*"]',
+            "holds DOMAIN/NAME patterns of other plugins' resources, not '*'",
+        ),
+        ("[driver]\nunified_memory_bytes = -1", "unified_memory_bytes must be 0 or more"),
         ('[policy]\nover_limit = "warn"', "policy.over_limit must be one of event, kill"),
         ("[policy]\nover_limit_seconds = 0", "policy.over_limit_seconds must be 1..3600"),
         ("[policy]\nunhooked = true", "policy.unhooked must be a string"),

@@ -28,7 +28,8 @@ from runtime_shim.errors import (
     RefusedError,
 )
 from runtime_shim.host import Host
-from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
+from runtime_shim.probe import Probe
 from runtime_shim.region import Regions
 from runtime_shim.spec import Spec, environment
 from runtime_shim.verdict import Launch, Verdict
@@ -52,6 +53,7 @@ class Cards:
                 memory_bytes=8 * GIB,
                 minor=minor,
                 pci_bus_id=f"0000:0{minor}:00.0",
+                index=str(minor),
             )
             for minor, uuid in enumerate((CARD, OTHER_CARD))
         ]
@@ -62,6 +64,9 @@ class Cards:
     def load(self, uuid: str) -> CardLoad:
         return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
 
+    def xids(self) -> list[Xid]:
+        return []
+
 
 class Cache:
     """Gives every request what a test wants."""
@@ -69,15 +74,24 @@ class Cache:
     def __init__(self) -> None:
         self.give: pb.Allocation | Exception = allocation()
         self.taken: list[str] = []
+        self.full_unless_taken = False
+        """Only the slices of stopped containers make room."""
         self.seconds: list[float] = []
         self.released: list[str] = []
         self.on_allocate: Callable[[], None] = lambda: None
 
     async def allocate(
-        self, key: tuple[str, str], request: pb.AllocationRequest, seconds: float
+        self,
+        key: tuple[str, str],
+        request: pb.AllocationRequest,
+        seconds: float,
+        *,
+        spare_stopped: bool = False,
     ) -> pb.AllocateResponse:
         self.seconds.append(seconds)
         self.on_allocate()
+        if spare_stopped and self.full_unless_taken:
+            raise NoRoomError("no card has room", "free a slice")
         if isinstance(self.give, Exception):
             raise self.give
         return pb.AllocateResponse(allocation=self.give, taken_allocation_ids=self.taken)
@@ -119,9 +133,8 @@ class Node:
         self.regions = Regions(folder / "run" / "containers")
         self.inventory = Inventory(Cards())
         self.claims = Claims(self.store, self.regions, self.cache, lambda: None)
-        self.calibration = Calibration(
-            folder / "contexts.json", folder / "none", (), self.inventory
-        )
+        probe = Probe(folder / "none", ())
+        self.calibration = Calibration(folder / "contexts.json", probe, self.inventory)
         self.host = Host(self.config.driver)
         self.creator = Creator(
             self.config,
@@ -459,7 +472,7 @@ def _whole() -> pb.Allocation:
         (_whole(), "does not fit the request"),
         (
             allocation(part("GPU-00000000-0000-4000-8000-000000000009")),
-            "000009 of its allocation is not on this host",
+            "000009 of its allocation cannot be used: it is not on this host",
         ),
     ],
 )
@@ -564,12 +577,14 @@ async def test_a_removed_container_goes_before_a_stopped_one(
     assert STOPPED in [each.state for each in node.claims.reports()]
     shutil.rmtree(bundle.folder)
     node.cache.give = allocation(container_id="new")
-    released_before: list[str] = []
-    node.cache.on_allocate = lambda: released_before.extend(node.cache.released)
+    released_before: list[list[str]] = []
+    node.cache.on_allocate = lambda: released_before.append(list(node.cache.released))
+    node.cache.full_unless_taken = True
 
     await create(node, Bundle(tmp_path / "new", plain_spec(*REQUEST)), "new")
 
-    assert released_before == [removed.allocation_id]
+    # No slice of a stopped one was to be had before the removed one's was free.
+    assert released_before == [[], [removed.allocation_id]]
 
 
 async def test_taken_claims_are_forgotten_before_the_verdict(

@@ -414,6 +414,63 @@ async def test_a_slice_taken_back_meanwhile_starts_nothing(node: PodNode, bundle
     assert node.store.all() == []
 
 
+def while_it_is_created(node: PodNode, act: Callable[[], None]) -> None:
+    """Let something happen between the answer and the container's files."""
+    look = node.claims.look_at_one
+
+    async def later(allocation_id: str) -> None:
+        act()
+        await look(allocation_id)
+
+    node.claims.look_at_one = later  # type: ignore[method-assign]
+
+
+async def test_a_snapshot_without_the_slice_meanwhile_starts_nothing(
+    node: PodNode, bundle: Bundle
+) -> None:
+    while_it_is_created(node, lambda: node.answers.replace([]))
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "refuse"
+    assert "taken back while it started" in verdict.message
+    assert node.store.all() == []
+
+
+async def test_a_slice_that_changes_meanwhile_is_given_as_it_is_now(
+    node: PodNode, bundle: Bundle
+) -> None:
+    smaller = part(memory_bytes=GIB)
+    while_it_is_created(
+        node, lambda: node.answers.upsert(pod_allocation(smaller, container_uuid=UUID))
+    )
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "low-level"
+    region = node.regions.get(UUID)
+    assert region is not None
+    assert [each.memory_bytes for each in region.allocation.slices] == [GIB]
+    (stored,) = node.store.all()
+    assert list(stored.allocation.slices) == [smaller]
+
+
+async def test_a_limit_that_comes_meanwhile_needs_the_library(
+    node: PodNode, bundle: Bundle
+) -> None:
+    whole = pod_allocation(part(memory_bytes=8 * GIB, cores_percent=100), container_uuid=UUID)
+    whole.whole_cards = True
+    node.answers.replace([whole])
+    while_it_is_created(
+        node, lambda: node.answers.upsert(pod_allocation(part(), container_uuid=UUID))
+    )
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "refuse"
+    assert "its slice changed while it started" in verdict.message
+
+
 async def test_a_restart_without_the_cache_keeps_the_slice(node: PodNode, bundle: Bundle) -> None:
     await create(node, bundle, "c1")
     node.answers.lost()

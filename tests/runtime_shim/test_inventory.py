@@ -16,7 +16,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.errors import InventoryError
-from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, PyNvml
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, PyNvml, Xid
 from tests.fakes.gpu import H100, Card, SimulatedGpu
 from tests.fakes.gpu.tenant import Tenant
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
@@ -54,6 +54,11 @@ class Nvml:
 
     def load(self, uuid: str) -> CardLoad:
         return CardLoad(used_bytes=None, utilization_percent=None, busy_percent=None)
+
+    def xids(self) -> list[Xid]:
+        if isinstance(self.found, InventoryError):
+            raise self.found
+        return []
 
 
 @pytest.fixture
@@ -234,3 +239,68 @@ def test_a_card_that_fails_does_not_begin_nvml_anew(tmp_path: Path) -> None:
 
     assert len(found) == 2
     assert gpu.calls("nvmlInitWithFlags") == 1
+
+
+def test_a_card_that_cannot_be_described_costs_only_itself(tmp_path: Path) -> None:
+    """User pain O3, N4: one error of one card, and the node has none."""
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card()])
+    gpu.inject("nvmlDeviceGetName", 999, times=1)
+
+    found = nvml_of(gpu, "nvml.cards()")
+
+    assert [each["uuid"] for each in found] == [gpu.uuid(1)]
+    assert [each["index"] for each in found] == ["1"]
+
+
+def test_a_card_that_was_known_is_unhealthy_when_it_cannot_be_described(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card()])
+    sim = f"SimulatedGpu(pathlib.Path({str(gpu.directory)!r}))"
+    fail = f"{sim}.inject('nvmlDeviceGetName', 999, times=1)"
+
+    found = nvml_of(gpu, f"[nvml.cards(), {fail}, nvml.cards()][2]")
+
+    assert [each["uuid"] for each in found] == [gpu.uuid(0), gpu.uuid(1)]
+    assert "NVML cannot describe it" in found[0]["health_reason"]
+    assert (found[0]["lost"], found[1]["health_reason"]) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("configured", "reason"),
+    [(0, "does not say how much memory"), (96 * GIB, "")],
+    ids=["unset", "set"],
+)
+def test_a_board_that_shares_the_host_s_memory_has_what_is_configured(
+    tmp_path: Path, configured: int, reason: str
+) -> None:
+    """User pain N4: "not supported" for the memory, and the agent panics."""
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card()])
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
+        gpu.inject(function, 3, times=9)
+
+    (found,) = nvml_of(gpu, f"PyNvml({str(NVML)!r}, {configured}).cards()")
+
+    assert found["memory_bytes"] == configured
+    assert reason in found["health_reason"]
+    assert bool(found["health_reason"]) == bool(reason)
+
+
+async def test_an_index_that_means_another_card_is_noted(nvml: Nvml, inventory: Inventory) -> None:
+    first, second = (
+        dataclasses.replace(card(uuid), index=str(number))
+        for number, uuid in enumerate((CARD, OTHER_CARD))
+    )
+    nvml.found = [first, second]
+    await inventory.refresh()
+    assert not inventory.indices_moved
+
+    nvml.found = [dataclasses.replace(second, index="0")]
+    await inventory.refresh()
+
+    assert inventory.indices_moved
+
+
+async def test_a_card_reports_its_minor_number(nvml: Nvml, inventory: Inventory) -> None:
+    nvml.found = [dataclasses.replace(card(), minor=5)]
+    await inventory.refresh()
+
+    assert inventory.messages(1)[0].minor == 5

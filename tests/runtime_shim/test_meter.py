@@ -18,7 +18,7 @@ from runtime_shim.claims import Claims
 from runtime_shim.config import Policy
 from runtime_shim.enforcement import Enforcer, Sight
 from runtime_shim.errors import InventoryError
-from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
+from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
 from runtime_shim.meter import Meter
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import GIB, allocation, answer
@@ -49,6 +49,9 @@ class Nvml:
         if isinstance(self.loads, InventoryError):
             raise self.loads
         return self.loads
+
+    def xids(self) -> list[Xid]:
+        return []
 
 
 class Node:

@@ -169,6 +169,19 @@ def test_a_stopped_claim_is_taken_by_what_fits_nowhere_else(host: Host) -> None:
     assert host.ids() == {new.allocation.allocation_id}
 
 
+def test_a_caller_may_spare_stopped_claims(host: Host) -> None:
+    old = host.allocate("c1", request(4))
+    host.stop(old)
+    host.wait(3600)
+
+    with pytest.raises(NoRoomError):
+        host.cache.allocate(NODE, key("c2"), request(5), host.now, spare_stopped=True)
+    beside, _ = host.cache.allocate(NODE, key("c2"), request(2), host.now, spare_stopped=True)
+
+    assert beside.taken_allocation_ids == ()
+    assert host.ids() == {old.allocation.allocation_id}
+
+
 def test_a_running_claim_is_never_taken(host: Host) -> None:
     host.allocate("c1", request(4))
     host.wait(3600)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 from scheduler_cache.config import Config
 from scheduler_cache.health import Health
@@ -44,7 +45,7 @@ async def test_an_unknown_service_is_not_found(channel: grpc.aio.Channel) -> Non
 
 
 async def test_a_watcher_hears_of_the_end(tmp_path: Path) -> None:
-    # The server lives on: to close a connection may cost its client what it has not yet read.
+    # It stops while SERVING is on its way, which must not cost the watcher the news.
     health = Health()
     server = grpc.aio.server()
     health.add_to(server)
@@ -58,9 +59,22 @@ async def test_a_watcher_hears_of_the_end(tmp_path: Path) -> None:
             health.stop()
     await server.stop(None)
 
-    # A message that the end of the stream follows at once is lost now and then, whether the client
-    # is gRPC's asynchronous or its synchronous one; the end itself is always heard.
-    assert seen in ([SERVING, NOT_SERVING], [SERVING])
+    assert seen == [SERVING, NOT_SERVING]
+
+
+async def test_a_watcher_hears_of_every_change_whenever_it_comes() -> None:
+    health = Health(started=False)
+    watch = health._watch(StringValue(value=""), None)  # type: ignore[arg-type]
+
+    seen = [(await anext(watch)).value]
+    health.start()
+    seen.append((await anext(watch)).value)
+    health.stop()
+    seen.append((await anext(watch)).value)
+
+    assert seen == [2, 1, 2]
+    with pytest.raises(StopAsyncIteration):
+        await anext(watch)
 
 
 async def test_a_stopping_server_lets_no_watcher_hang(config: Config) -> None:

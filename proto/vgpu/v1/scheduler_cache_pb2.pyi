@@ -21,16 +21,21 @@ COMPUTE_MODE_BURST: ComputeMode
 COMPUTE_MODE_HARD: ComputeMode
 COMPUTE_MODE_UNSPECIFIED: ComputeMode
 DESCRIPTOR: _descriptor.FileDescriptor
+ISOLATION_STATE_ENFORCED: IsolationState
+ISOLATION_STATE_REFUSED: IsolationState
+ISOLATION_STATE_UNSPECIFIED: IsolationState
 
 class AllocateRequest(_message.Message):
-    __slots__ = ["claim", "node_name", "request"]
+    __slots__ = ["claim", "node_name", "request", "spare_stopped"]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SPARE_STOPPED_FIELD_NUMBER: _ClassVar[int]
     claim: ClaimKey
     node_name: str
     request: AllocationRequest
-    def __init__(self, claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., node_name: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ...) -> None: ...
+    spare_stopped: bool
+    def __init__(self, claim: _Optional[_Union[ClaimKey, _Mapping]] = ..., node_name: _Optional[str] = ..., request: _Optional[_Union[AllocationRequest, _Mapping]] = ..., spare_stopped: bool = ...) -> None: ...
 
 class AllocateResponse(_message.Message):
     __slots__ = ["allocation", "taken_allocation_ids"]
@@ -83,11 +88,12 @@ class AllocationRequest(_message.Message):
     def __init__(self, count: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryAmount, _Mapping]]] = ..., cores_percent: _Optional[_Iterable[int]] = ..., compute_mode: _Optional[_Union[ComputeMode, str]] = ..., uuids: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[str]] = ..., card_policy: _Optional[_Union[CardPolicy, str]] = ...) -> None: ...
 
 class Card(_message.Message):
-    __slots__ = ["health_reason", "healthy", "kind", "memory_bytes", "model", "numa_node", "parent_uuid", "slots", "uuid"]
+    __slots__ = ["health_reason", "healthy", "kind", "memory_bytes", "minor", "model", "numa_node", "parent_uuid", "slots", "uuid"]
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
     HEALTH_REASON_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
     PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -97,12 +103,13 @@ class Card(_message.Message):
     healthy: bool
     kind: CardKind
     memory_bytes: int
+    minor: int
     model: str
     numa_node: int
     parent_uuid: str
     slots: int
     uuid: str
-    def __init__(self, uuid: _Optional[str] = ..., kind: _Optional[_Union[CardKind, str]] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., healthy: bool = ..., health_reason: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., numa_node: _Optional[int] = ...) -> None: ...
+    def __init__(self, uuid: _Optional[str] = ..., kind: _Optional[_Union[CardKind, str]] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., healthy: bool = ..., health_reason: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., numa_node: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class CardState(_message.Message):
     __slots__ = ["card", "held_memory_bytes", "held_percent", "held_slots", "owner_dialect", "refusal"]
@@ -137,6 +144,18 @@ class ClaimKey(_message.Message):
     container_id: str
     runtime_root: str
     def __init__(self, runtime_root: _Optional[str] = ..., container_id: _Optional[str] = ...) -> None: ...
+
+class ContainerIsolation(_message.Message):
+    __slots__ = ["allocation_id", "pod", "reason", "state"]
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    allocation_id: str
+    pod: PodIdentity
+    reason: str
+    state: IsolationState
+    def __init__(self, pod: _Optional[_Union[PodIdentity, _Mapping]] = ..., allocation_id: _Optional[str] = ..., state: _Optional[_Union[IsolationState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ["allocation_id", "card_uuid", "node_name", "pod", "request"]
@@ -229,11 +248,12 @@ class ReleaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportNodeRequest(_message.Message):
-    __slots__ = ["agent_version", "boot_id", "cards", "claims", "node_name", "ready", "running_allocation_ids"]
+    __slots__ = ["agent_version", "boot_id", "cards", "claims", "isolation", "node_name", "ready", "running_allocation_ids"]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ALLOCATION_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -241,10 +261,11 @@ class ReportNodeRequest(_message.Message):
     boot_id: str
     cards: _containers.RepeatedCompositeFieldContainer[Card]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
+    isolation: _containers.RepeatedCompositeFieldContainer[ContainerIsolation]
     node_name: str
     ready: bool
     running_allocation_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[_Iterable[_Union[ContainerIsolation, _Mapping]]] = ...) -> None: ...
 
 class ReportNodeResponse(_message.Message):
     __slots__ = []
@@ -318,4 +339,7 @@ class CardKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class ClaimState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class IsolationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -302,8 +302,29 @@ CUDA_API(cuCtxDestroy_v2, (CUcontext context))
 	return destroy(__func__, context);
 }
 
+CUDA_API(cuCtxAttach, (CUcontext * out, unsigned int flags))
+{
+	CUresult status = enter(__func__, out != NULL && flags == 0);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	struct context *context = context_current();
+	if (context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	context->attached++;
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
 CUDA_API(cuCtxDetach, (CUcontext context))
 {
+	{
+		DRIVER_LOCKED();
+		if (context != NULL && known(context) && context->live && context->attached > 0) {
+			context->attached--;
+			return CUDA_SUCCESS;
+		}
+	}
 	return destroy(__func__, context);
 }
 

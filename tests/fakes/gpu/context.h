@@ -17,7 +17,8 @@ struct context {
 	CUdevice ordinal;
 	unsigned int card;
 	bool primary;
-	bool live;             /* holds its cost on the card */
+	bool live;
+	unsigned int attached; /* by cuCtxAttach, beside its maker */
 	unsigned int retained; /* primary only */
 	unsigned int flags;
 	unsigned int api_version;

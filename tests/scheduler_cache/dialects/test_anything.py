@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from typing import Any
@@ -191,8 +192,11 @@ def check(dialect: Dialect, asked: Pod, node: KubeNode) -> None:
         registration = dialect.parse_node(node)
         assert all(card.memory_bytes >= 0 for card in (registration.cards if registration else ()))
     dialect.card_groups(asked)
-    for name in ("main", "init", "nobody"):
-        dialect.encode_completion(asked, name)
+    for admitted in (True, False):
+        done = dialect.encode_completion(asked, admitted=admitted)
+        assert bool(done) is dialect.unfinished(asked)
+        after = dataclasses.replace(asked, annotations={**asked.annotations, **done})
+        assert not dialect.unfinished(after)
     dialect.encode_unlock(node, asked)
 
 

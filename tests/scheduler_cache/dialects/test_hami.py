@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -351,18 +352,47 @@ def test_what_is_written_for_hami_is_read_back() -> None:
     assert written["hami.io/vgpu-node"] == "node-a"
 
 
-def test_the_handshake_is_completed_container_by_container() -> None:
+def test_the_handshake_is_completed_at_the_kubelets_admission() -> None:
     containers = (asking("a", gpumem="1"), container_of("web", {}), asking("b", gpumem="1"))
     key = "hami.io/vgpu-devices-to-allocate"
-    source = parsed(*containers, annotations={key: f"{A},NVIDIA,1,0:;,,0,0:;{B},NVIDIA,2,0:;"})
+    # As HAMi's scheduler leaves them at the Binding.
+    decided = {key: f"{A},NVIDIA,1,0:;;{B},NVIDIA,2,0:;", "hami.io/bind-phase": "allocating"}
+    source = parsed(*containers, annotations=decided)
 
-    first = HAMI.encode_completion(source, "a")
-    then = parsed(*containers, annotations={name: text or "" for name, text in first.items()})
-    last = HAMI.encode_completion(then, "b")
+    done = HAMI.encode_completion(source, admitted=True)
+    after = parsed(*containers, annotations={**decided, **done})
 
-    assert first == {key: f";,,0,0:;{B},NVIDIA,2,0:;"}
-    assert last == {key: ";,,0,0:;;", "hami.io/bind-phase": "success"}
-    assert HAMI.encode_completion(then, "a") == {}
+    assert HAMI.unfinished(source)
+    assert done == {key: ";;;", "hami.io/bind-phase": "success"}
+    assert not HAMI.unfinished(after)
+    assert HAMI.encode_completion(after, admitted=True) == {}
+
+
+def test_a_pod_that_the_kubelet_turned_away_ends_the_handshake_as_failed() -> None:
+    source = parsed(asking(gpumem="1"), annotations={"hami.io/bind-phase": "allocating"})
+
+    assert HAMI.encode_completion(source, admitted=False) == {"hami.io/bind-phase": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("json_register", "asked", "answered"),
+    [
+        (False, "Requesting_2026-01-01 00:00:00", True),
+        (False, "Deleted_2026-01-01 00:00:00", True),
+        (False, "Reported 2026-01-01 00:00:00", False),
+        (False, "", False),
+        (True, "Requesting_2026-01-01 00:00:00", False),
+    ],
+)
+def test_a_scheduler_that_asks_whether_the_plugin_lives_is_answered(
+    json_register: bool, asked: str, answered: bool
+) -> None:
+    node = KubeNode(name="n", annotations={"hami.io/node-handshake": asked} if asked else {})
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    assert Hami(json_register=json_register).encode_liveness(node, now) == (
+        {"hami.io/node-handshake": "Reported 2026-01-02 03:04:05"} if answered else {}
+    )
 
 
 @pytest.mark.parametrize(

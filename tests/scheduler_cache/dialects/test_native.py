@@ -102,6 +102,8 @@ def test_annotations_give_policy_mode_models_and_uuids() -> None:
         ({"memory": "8Gi"}, {"compute-mode": ""}, "hard, burst"),
         ({"memory": "8Gi"}, {"compute-mode": "hard"}, "hard needs cores"),
         ({"memory": "8Gi"}, {"devices": "[]"}, "JSON object"),
+        ({"memory": "8Gi"}, {"devices": '{"main":null}'}, "leave the container out"),
+        ({}, {"devices": '{"main":null}'}, "must list 1..16 cards"),
         ({"memory": "8Gi"}, {"devices": '{"other":[]}'}, "no container of this name"),
         ({"memory": "8Gi"}, {"devices": '{"main":[{"memory":"8Gi"}]}'}, "remove one of the two"),
         ({"count": "1"}, {"devices": '{"main":[{"memory":"1Gi"},{"memory":"1Gi"}]}'}, "lists 2"),

@@ -261,23 +261,28 @@ def test_what_is_written_for_volcano_is_read_back() -> None:
     }
 
 
-def test_the_handshake_is_completed_container_by_container() -> None:
+def test_the_handshake_is_completed_at_the_kubelets_admission() -> None:
     containers = (asking("a", number="1"), container_of("web", {}), asking("b", number="1"))
-    text = f"{A},NVIDIA,1024,0:;{B},NVIDIA,2048,0:"
-    source = parsed(*containers, annotations={"volcano.sh/devices-to-allocate": text})
+    # As Volcano's scheduler leaves them at the Binding.
+    decided = {
+        "volcano.sh/devices-to-allocate": f"{A},NVIDIA,1024,0:;{B},NVIDIA,2048,0:",
+        "volcano.sh/bind-phase": "allocating",
+        "volcano.sh/vgpu-time": "1767225600",
+    }
+    source = parsed(*containers, annotations=decided)
 
-    second = VOLCANO.encode_completion(source, "b")
-    then = parsed(*containers, annotations={key: value or "" for key, value in second.items()})
-    first = VOLCANO.encode_completion(then, "a")
+    done = VOLCANO.encode_completion(source, admitted=True)
+    after = parsed(*containers, annotations={**decided, **done})
 
-    assert second == {"volcano.sh/devices-to-allocate": f"{A},NVIDIA,1024,0:;"}
-    assert first == {
+    assert VOLCANO.unfinished(source)
+    assert done == {
         "volcano.sh/devices-to-allocate": ";",
         "volcano.sh/bind-phase": "success",
         "volcano.sh/vgpu-time": DONE,
     }
-    assert VOLCANO.encode_completion(then, "b") == {}
-    assert VOLCANO.encode_completion(source, "web") == {}
+    assert not VOLCANO.unfinished(after)
+    assert VOLCANO.encode_completion(after, admitted=True) == {}
+    assert VOLCANO.encode_completion(source, admitted=False) == {"volcano.sh/bind-phase": "failed"}
 
 
 def test_the_lock_is_opened() -> None:

@@ -16,7 +16,12 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from scheduler_cache.cluster_leader import BindingRefusedError
 from scheduler_cache.cluster_server import Running
 from scheduler_cache.dialects.native import Native
-from scheduler_cache.errors import NoRoomError, NotBelievedError, NotLeaderError
+from scheduler_cache.errors import (
+    NoRoomError,
+    NotBelievedError,
+    NotLeaderError,
+    WrongNodeError,
+)
 from scheduler_cache.model import Allocation, ComputeMode, PodContainer, Slice
 from scheduler_cache.pod import pod_of
 from tests.fakes.apiserver import FakeApiServer
@@ -27,6 +32,7 @@ from tests.scheduler_cache.kube.replicas import (
     NODES,
     UUID,
     A,
+    B,
     Site,
     asking,
     bind,
@@ -258,6 +264,69 @@ async def test_parallel_bindings_never_give_more_than_the_card_has(site: Site) -
         assert sum(part.memory_bytes for each in claims for part in each.allocation.slices) == (
             6 << 30
         )
+
+
+async def test_two_bindings_of_one_pod_at_a_time_are_one(site: Site) -> None:
+    """kube-scheduler gave up waiting and asks again, here for the same node and for another."""
+    await site.server.put(NODES, node_object("n2"))
+    async with one_node(site, A) as (leader, node):
+        async with site.node(leader, "n2") as other:
+            await other.ReportNode(report("n2", B), timeout=20)
+        made = await site.server.put(PODS, asking("p1"))
+        uid = made["metadata"]["uid"]
+        await until(lambda: leader.cluster.record(uid) is not None)
+        binding = "/api/v1/namespaces/default/pods/p1/binding"
+        released = site.server.hold("POST", binding)
+        first = asyncio.ensure_future(leader.leader.bind(uid, "n1"))
+        await until(lambda: _assumed(leader, uid))
+        second = asyncio.ensure_future(leader.leader.bind(uid, "n1"))
+        with pytest.raises(BindingRefusedError, match="to node n1 is under way"):
+            await leader.leader.bind(uid, "n2")
+
+        released.set()
+
+        assert await first == await second
+        assert site.server.count("POST", binding) == 1
+        assert (await node.Resolve(resolve(), timeout=20)).allocation.slices[0].card_uuid == A
+        assert leader.cluster.snapshot("n2") == []
+
+
+async def test_a_caller_that_gives_up_does_not_undo_its_binding(site: Site) -> None:
+    async with one_node(site, A) as (leader, node):
+        made = await site.server.put(PODS, asking("p1"))
+        uid = made["metadata"]["uid"]
+        await until(lambda: leader.cluster.record(uid) is not None)
+        released = site.server.hold("POST", "/api/v1/namespaces/default/pods/p1/binding")
+        call = asyncio.ensure_future(leader.leader.bind(uid, "n1"))
+        await until(lambda: _assumed(leader, uid))
+
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        released.set()
+
+        assert (await node.Resolve(resolve(), timeout=20)).allocation.pod.uid == uid
+        await until(
+            lambda: b'bindings_total{outcome="accepted"} 1.0' in leader.metrics.text(), "counted"
+        )
+
+
+async def test_a_second_binding_that_is_refused_frees_nothing_of_the_first(site: Site) -> None:
+    await site.server.put(NODES, node_object("n2"))
+    async with one_node(site, A) as (leader, node):
+        async with site.node(leader, "n2") as other:
+            await other.ReportNode(report("n2", B), timeout=20)
+        site.server.lose = lambda event: True  # its watch hears of nothing
+        made = await site.server.put(PODS, asking("p1", memory="8Gi"))
+        leader.cluster.apply_pod(made, 0)
+        uid = made["metadata"]["uid"]
+        await leader.leader.bind(uid, "n1")
+
+        with pytest.raises(WrongNodeError, match="already bound to node n1"):
+            await leader.leader.bind(uid, "n2")
+        again = await leader.leader.bind(uid, "n1")
+
+        assert again.allocations["main"].slices[0].card_uuid == A
+        assert (await node.Resolve(resolve(), timeout=20)).allocation.slices[0].card_uuid == A
 
 
 async def test_a_dropped_delete_is_found_and_the_container_refused(site: Site) -> None:

@@ -210,6 +210,15 @@ class Daemon:
 
         wait_until(answers, f"{' '.join(command)} does not answer", timeout_seconds=90, step=0.2)
 
+    def runs(self) -> bool:
+        """Return whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """End it, by force if it has not ended after a while."""
         self._process.terminate()

@@ -31,9 +31,25 @@ class Containerd:
     """The daemon and its client; `binaries` is where a foreign version was unpacked."""
 
     def __init__(
-        self, directory: Path, binaries: Path | None, handlers: Mapping[str, Path]
+        self,
+        directory: Path,
+        binaries: Path | None,
+        handlers: Mapping[str, Path],
+        *,
+        snapshotter: str = "native",
+        sandbox_image: str = IMAGE,
+        base_specs: Mapping[str, Path] | None = None,
+        cni: Path | None = None,
     ) -> None:
+        """`base_specs`: by handler, the config.json that its containers' own are made from.
+
+        `cni`: the folder of the network's configuration; without it pods are in the host's network.
+        """
         self.directory = directory
+        self._snapshotter = snapshotter
+        self._sandbox_image = sandbox_image
+        self._base_specs = base_specs or {}
+        self._cni = cni
         self.address = directory / "c.sock"
         self._handlers = handlers
         search = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -61,6 +77,15 @@ class Containerd:
         if self._daemon is not None:
             self._daemon.stop()
 
+    def runs(self) -> bool:
+        """Return whether the daemon was started and has not ended."""
+        return self._daemon is not None and self._daemon.runs()
+
+    def kill(self) -> None:
+        """End the daemon with SIGKILL; its containers run on."""
+        if self._daemon is not None:
+            self._daemon.kill()
+
     def ctr(self, namespace: str = "default") -> list[str]:
         """Return the words with which a client's command begins."""
         program = shutil.which("ctr", path=self.environment["PATH"])
@@ -74,7 +99,7 @@ class Containerd:
         # From 2.1 on the daemon itself would import, for which a snapshotter must be configured.
         local = ["--local"] if "--local" in known.stdout else []
         done = subprocess.run(
-            [*words, *local, "--snapshotter=native", str(archive)],
+            [*words, *local, f"--snapshotter={self._snapshotter}", str(archive)],
             capture_output=True,
             text=True,
             timeout=120,
@@ -97,16 +122,27 @@ class Containerd:
             # Else every scratch daemon of this host would share one folder.
             f'[plugins."io.containerd.internal.v1.opt"]\npath = "{self.directory}/opt"',
             f"[{cri}]",
-            f'sandbox_image = "{IMAGE}"',
+            f'sandbox_image = "{self._sandbox_image}"',
             "restrict_oom_score_adj = true",
             "disable_apparmor = true",
             'stream_server_address = "127.0.0.1"\nstream_server_port = "0"',
-            f'[{cri}.containerd]\nsnapshotter = "native"\ndefault_runtime_name = "plain"',
+        ]
+        if self._cni is not None:
+            lines += [f"[{cri}.cni]", 'bin_dir = "/usr/lib/cni"', f'conf_dir = "{self._cni}"']
+        lines += [
+            f"[{cri}.containerd]",
+            f'snapshotter = "{self._snapshotter}"',
+            'default_runtime_name = "plain"',
         ]
         for name, binary in self._handlers.items():
             lines += [
                 f"[{cri}.containerd.runtimes.{name}]",
                 'runtime_type = "io.containerd.runc.v2"',
+                *(
+                    [f'base_runtime_spec = "{self._base_specs[name]}"']
+                    if name in self._base_specs
+                    else []
+                ),
                 f"[{cri}.containerd.runtimes.{name}.options]",
                 f'BinaryName = "{binary}"',
             ]
@@ -236,7 +272,9 @@ class Ctr(CommandEngine):
         return ["run", *options, *env_options("--env", env)]
 
 
-def docker_archive(rootfs: Path, archive: Path, name: str = IMAGE) -> Path:
+def docker_archive(
+    rootfs: Path, archive: Path, name: str = IMAGE, command: Sequence[str] = SLEEP
+) -> Path:
     """Write an image as `docker save` does, with one layer and nothing of a registry."""
     layer = archive.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
@@ -247,7 +285,7 @@ def docker_archive(rootfs: Path, archive: Path, name: str = IMAGE) -> Path:
         "os": "linux",
         "config": {
             "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
-            "Cmd": list(SLEEP),
+            "Cmd": list(command),
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }

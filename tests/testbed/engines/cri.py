@@ -35,13 +35,20 @@ class Pod:
 class Cri:
     """A private containerd with the handlers `vgpu` and `plain`, and its CRI."""
 
-    def __init__(self, setup: Setup, binaries: Path | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        binaries: Path | None = None,
+        *,
+        handlers: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`handlers`: others than these two, by name."""
         self.setup = setup
-        handlers = {"vgpu": setup.launcher, "plain": setup.low_level}
+        handlers = handlers or {"vgpu": setup.launcher, "plain": setup.low_level}
         self.containerd = Containerd(setup.directory, binaries, handlers)
         self._pods: list[Pod] = []
         self._channel = grpc.insecure_channel(f"unix:{self.containerd.address}")
-        self._runtime = _Stub(self._channel)
+        self._runtime = CriStub(self._channel)
 
     def open(self) -> None:
         """Start containerd and load the image."""
@@ -179,7 +186,7 @@ class Cri:
         return True
 
 
-class _Stub:
+class CriStub:
     """Calls by name; fields of the request by keyword, nested ones as dicts."""
 
     def __init__(self, channel: grpc.Channel) -> None:

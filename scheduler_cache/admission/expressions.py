@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API server itself can tell, in its expression language (CEL). Pure.
+
+By these it calls the webhooks for the few objects that matter, so that nobody else's pod waits for
+us or fails with us, and by these it holds the most important rules when no webhook answers. None of
+them can fail to be evaluated: that would be a denial.
+Source: "Common Expression Language in Kubernetes"; the API reference, admissionregistration.k8s.io.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from scheduler_cache.admission.reach import OWN_PATHS
+from scheduler_cache.admission.rules import (
+    NODE_ANNOTATIONS,
+    NODE_LABELS,
+    NODES_GROUP,
+    OWN_ANNOTATIONS,
+    PEOPLE_ANNOTATIONS,
+    PEOPLE_LABELS,
+    Rules,
+)
+from scheduler_cache.admission.uuids import UUID
+from scheduler_cache.pod import UUID_VARIABLE
+
+CDI = r"^([^/]+[.])?cdi[.]k8s[.]io/"
+
+_NAMED = f"has(c.env) && c.env.exists(e, e.name == '{UUID_VARIABLE}')"
+
+
+def asks(rules: Rules, of: str = "object") -> str:
+    """Whether the pod asks for cards in a dialect of ours; `of`: `object` or `oldObject`."""
+    return (
+        f"{_containers(of)}.exists(c, {asks_container(rules)}) || "
+        f"{_has_key('annotations', one_of('k', rules.asking_annotations), of)}"
+    )
+
+
+def asks_container(rules: Rules) -> str:
+    """Whether the container `c` does so, by resources."""
+    resource = one_of("r", rules.resources)
+    return (
+        "has(c.resources) && ("
+        f"(has(c.resources.limits) && c.resources.limits.exists(r, {resource})) || "
+        f"(has(c.resources.requests) && c.resources.requests.exists(r, {resource})))"
+    )
+
+
+def named() -> str:
+    """Whether a container of the pod carries a name, rightly or not."""
+    return f"{_containers()}.exists(c, {_NAMED})"
+
+
+def named_as_asked(rules: Rules) -> str:
+    """Whether every container that asks by resources carries one name of the right form."""
+    return (
+        f"{_containers()}.all(c, !({asks_container(rules)}) || (has(c.env) && "
+        f"c.env.exists_one(e, e.name == '{UUID_VARIABLE}') && "
+        f"c.env.exists(e, e.name == '{UUID_VARIABLE}' && has(e.value) && "
+        f"e.value.matches('^{UUID}$'))))"
+    )
+
+
+def own_path() -> str:
+    """Whether the pod mounts a folder of ours."""
+    return (
+        "has(object.spec.volumes) && object.spec.volumes.exists(v, has(v.hostPath) && "
+        f"v.hostPath.path.matches({quoted(OWN_PATHS)}))"
+    )
+
+
+def annotated(names: Iterable[str]) -> str:
+    """Whether a new object carries one of these annotations."""
+    return _has_key("annotations", one_of("k", names))
+
+
+def labelled(names: Iterable[str]) -> str:
+    """Whether a new object carries one of these labels."""
+    return _has_key("labels", one_of("k", names))
+
+
+def asks_an_engine() -> str:
+    """Whether an object's annotations ask an engine for devices."""
+    return _has_key("annotations", _ASKS_AN_ENGINE)
+
+
+def changed(names: Iterable[str], key: str = "annotations") -> str:
+    """Whether one of these annotations, or labels, is not as it was; of a new object, is there."""
+    return _changed(one_of("k", names), key)
+
+
+def relevant_update(rules: Rules) -> str:
+    """Whether an update of a pod touches what is ours to judge."""
+    annotations = (*OWN_ANNOTATIONS, *rules.foreign_annotations, *rules.request_annotations)
+    return " || ".join(
+        f"({each})"
+        for each in (
+            changed(annotations),
+            changed(rules.foreign_labels, "labels"),
+            _changed(_ASKS_AN_ENGINE, "annotations"),
+        )
+    )
+
+
+def looking_in() -> str:
+    """Whether the pod has containers by which people look into it."""
+    return (
+        "has(object.spec.ephemeralContainers) && "
+        "size(object.spec.ephemeralContainers) > "
+        "(has(oldObject.spec.ephemeralContainers) ? size(oldObject.spec.ephemeralContainers) : 0)"
+    )
+
+
+def looking_in_named() -> str:
+    """Whether such a container carries a name."""
+    return (
+        "has(object.spec.ephemeralContainers) && "
+        f"object.spec.ephemeralContainers.exists(c, {_NAMED})"
+    )
+
+
+def node_described() -> str:
+    """Whether what only we write of a node has changed."""
+    return f"({changed(NODE_ANNOTATIONS)}) || ({changed(NODE_LABELS, 'labels')})"
+
+
+def node_managed() -> str:
+    """Whether what people write of a node has changed."""
+    return f"({changed(PEOPLE_ANNOTATIONS)}) || ({changed(PEOPLE_LABELS, 'labels')})"
+
+
+def by_a_node() -> str:
+    """Whether a kubelet asks."""
+    return f"request.userInfo.groups.exists(g, g == '{NODES_GROUP}')"
+
+
+def by(users: Iterable[str]) -> str:
+    """Whether one of these users asks."""
+    return f"request.userInfo.username in {_list(users)}"
+
+
+def one_of(variable: str, names: Iterable[str]) -> str:
+    """Whether a variable is one of the names of a vocabulary; see Vocabulary for open ends."""
+    names = tuple(names)
+    open_ends = [name for name in names if name.endswith(("/", "-"))]
+    whole = [name for name in names if name not in open_ends]
+    parts = [f"{variable} in {_list(whole)}"] if whole else []
+    parts += [f"{variable}.startsWith({quoted(name)})" for name in open_ends]
+    return " || ".join(parts) or "false"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal."""
+    return json.dumps(text)
+
+
+_ASKS_AN_ENGINE = f"k.matches({quoted(CDI)})"
+
+
+def _containers(of: str = "object") -> str:
+    return (
+        f"({of}.spec.containers + (has({of}.spec.initContainers) ? {of}.spec.initContainers : []))"
+    )
+
+
+def _keys(of: str, key: str) -> str:
+    """Return annotations or labels; of an object that there is not, none."""
+    there = (
+        f"has({of}.metadata.{key})"
+        if of == "object"
+        else (f"{of} != null && has({of}.metadata.{key})")
+    )
+    return f"({there} ? {of}.metadata.{key} : {{}})"
+
+
+def _has_key(key: str, condition: str, of: str = "object") -> str:
+    return f"{_keys(of, key)}.exists(k, {condition})"
+
+
+def _changed(condition: str, key: str) -> str:
+    new, old = _keys("object", key), _keys("oldObject", key)
+    return (
+        f"{new}.exists(k, ({condition}) && !(k in {old} && {old}[k] == {new}[k])) || "
+        f"{old}.exists(k, ({condition}) && !(k in {new}))"
+    )
+
+
+def _list(texts: Iterable[str]) -> str:
+    return f"[{', '.join(quoted(each) for each in texts)}]"

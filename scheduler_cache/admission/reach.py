@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lets a pod reach past its slice, or our own files. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from scheduler_cache.admission.podspec import (
+    ContainerSource,
+    Json,
+    flag_of,
+    list_of,
+    mapping_of,
+    spec_of,
+    text_of,
+    volumes_of,
+)
+from scheduler_cache.admission.review import DeniedError
+from scheduler_cache.admission.rules import Rules
+
+# `//` and `/./` are one slash, and /var/run is a link to /run. The API server reads it as RE2.
+_SLASH: Final = r"/+(\./+)*"
+OWN_PATHS: Final = rf"^{_SLASH}((var{_SLASH})?run|var{_SLASH}lib|dev){_SLASH}vgpu(/.*)?$"
+"""Host paths of ours: sockets, limits and answers."""
+
+# Capabilities that undo a mount, a device rule or a file's protection.
+_CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
+
+# Where a host path shows devices or our files: these, what holds them, and what is in /dev.
+_HOLDERS: Final = frozenset({"", "dev", "run", "var", "var/run", "var/lib"})
+
+_REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
+
+CDI_DOMAIN: Final = "cdi.k8s.io"
+
+_OWN_PATHS = re.compile(OWN_PATHS, re.DOTALL)
+
+
+def check_host_paths(source: Json) -> None:
+    """Refuse a volume of our own folders, whoever asks. Raises DeniedError."""
+    for place, path in _host_paths(source):
+        if _OWN_PATHS.fullmatch(path):
+            raise DeniedError(f"{place} is {path!a}: it belongs to vgpu; remove the volume")
+
+
+def check_reach(source: Json, rules: Rules) -> None:
+    """Refuse what a pod with a slice may not see of its node. Raises DeniedError."""
+    if list_of(spec_of(source), "resourceClaims", "/spec"):
+        raise DeniedError(
+            "spec.resourceClaims: a pod gets its cards by a slice or by claims, not by both; "
+            "remove one of the two"
+        )
+    if not rules.deny_privileged:
+        return
+    if flag_of(spec_of(source), "hostPID", "/spec"):
+        raise DeniedError(f"spec.hostPID is true: it would see others' processes; {_REMEDY}")
+    for place, path in _host_paths(source):
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if "/".join(parts) in _HOLDERS or parts[0] == "dev":
+            raise DeniedError(f"{place} is {path!a}: it shows devices of the host; {_REMEDY}")
+
+
+def check_privileges(containers: Iterable[ContainerSource], rules: Rules) -> None:
+    """Refuse containers beside which a limit means nothing. Raises DeniedError."""
+    if not rules.deny_privileged:
+        return
+    for each in containers:
+        place = f"{each.path}/securityContext"
+        context = mapping_of(each.source, "securityContext", each.path)
+        if flag_of(context, "privileged", place):
+            raise DeniedError(
+                f"container {each.name!a} is privileged: it would see every card; {_REMEDY}"
+            )
+        capabilities = mapping_of(context, "capabilities", place)
+        for name in list_of(capabilities, "add", f"{place}/capabilities"):
+            if str(name).upper().removeprefix("CAP_") in _CAPABILITIES:
+                raise DeniedError(
+                    f"container {each.name!a} adds the capability {str(name)[:40]!a}, "
+                    f"with which limits can be undone; {_REMEDY}"
+                )
+
+
+def cdi_annotations(annotations: Iterable[str]) -> list[str]:
+    """Return the annotations by which an engine would give devices: `*.cdi.k8s.io/*`, too."""
+    return [
+        name
+        for name in annotations
+        if (domain := name.partition("/")[0]) == CDI_DOMAIN or domain.endswith(f".{CDI_DOMAIN}")
+    ]
+
+
+def _host_paths(source: Json) -> Iterator[tuple[str, str]]:
+    for index, volume in volumes_of(source):
+        pointer = f"/spec/volumes/{index}"
+        path = text_of(mapping_of(volume, "hostPath", pointer), "path", f"{pointer}/hostPath")
+        if path:
+            yield f"spec.volumes[{index}].hostPath.path", path

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pod asks for, strictly: what the codecs would pass over is refused here. Pure.
+
+The codecs also read pods that other schedulers have taken, and are as lenient as those. Whoever
+creates a pod is told of a mistake instead of getting what was not meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from scheduler_cache.admission.podspec import ContainerSource, containers_of, resources_of, texts_of
+from scheduler_cache.admission.review import DeniedError, Json
+from scheduler_cache.admission.rules import Rules
+from scheduler_cache.dialects.dialect import Dialect, DialectError, PodRequest, Vocabulary, matches
+from scheduler_cache.dialects.hami import COUNT as BARE_GPU
+from scheduler_cache.dialects.native import (
+    CARD_POLICY,
+    COMPUTE_MODE,
+    CORES,
+    COUNT,
+    DEVICES,
+    MEMORY,
+    MEMORY_PERCENT,
+    USE_MODEL,
+    USE_UUID,
+)
+from scheduler_cache.errors import InvalidRequestError
+from scheduler_cache.model import Request
+from scheduler_cache.pod import Pod, pod_of
+from scheduler_cache.quantity import whole_number
+
+_OUR_RESOURCES = (COUNT, MEMORY, MEMORY_PERCENT, CORES)
+_OUR_ANNOTATIONS = (DEVICES, CARD_POLICY, COMPUTE_MODE, USE_MODEL, USE_UUID)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A pod that asks for cards in a dialect of ours."""
+
+    request: PodRequest
+    containers: tuple[ContainerSource, ...]
+    """Those that ask, init containers and sidecars first."""
+    warnings: tuple[str, ...] = ()
+
+
+def pod_seen(source: Json, namespace: str) -> Pod:
+    """Return the pod as the informer will see it. A new one has no uid and perhaps no name yet."""
+    return replace(pod_of(source), namespace=namespace or "default")
+
+
+def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:
+    """Return what the pod asks for; None: nothing, or in a dialect that is not ours.
+
+    Raises DeniedError.
+    """
+    containers = containers_of(source)
+    texts_of(source, "annotations"), texts_of(source, "labels")
+    named = {each.name: resources_of(each) for each in containers}
+    pod = pod_seen(source, namespace)
+    spoken = [each for each in rules.dialects if each.asks(pod)]
+    if spoken and not any(each.name in rules.ours for each in spoken):
+        return None
+    try:
+        request = rules.dialects.parse_request(pod)
+    except (DialectError, InvalidRequestError) as error:
+        raise DeniedError(str(error)) from error
+    for each in rules.spoken:
+        for container in containers:
+            _check_names(each, container, named[container.name], request)
+    if request is None:
+        if spoken:
+            raise DeniedError(
+                f"the pod names {spoken[0].name} resources and asks for nothing; name amounts, or "
+                "remove them"
+            )
+        return None
+    _check_bare(request, named)
+    asking = tuple(each for each in containers if each.name in request.containers)
+    dialect = rules.dialects.get(request.dialect)
+    warnings = [
+        text
+        for each in asking
+        for text in _defaults(dialect.vocabulary, request, each, named[each.name])
+    ]
+    warnings += [
+        f"{key} is no annotation of vgpu.dev and means nothing; known are "
+        f"{', '.join(_OUR_ANNOTATIONS)}"
+        for key in pod.annotations
+        if key.startswith("vgpu.dev/") and key not in _OUR_ANNOTATIONS and not rules.own(key)
+    ]
+    return Asked(request=request, containers=asking, warnings=tuple(warnings))
+
+
+def _check_names(
+    dialect: Dialect, container: ContainerSource, named: Json, request: PodRequest | None
+) -> None:
+    """Refuse amounts that the codec passes over: they would not mean what they seem to."""
+    names = dialect.vocabulary
+    found = {name: text for name, text in named.items() if matches(name, names.resources)}
+    for name, text in found.items():
+        field = f"{name} of container {container.name!r}"
+        if dialect.name == "native" and name not in _OUR_RESOURCES:
+            raise _denied(
+                field, text, "there is no such resource", f"use {', '.join(_OUR_RESOURCES)}"
+            )
+        if name not in names.cores and _amount(field, text) == 0:
+            raise _denied(
+                field, text, "an amount is 1 or more", "name one, or leave the resource out"
+            )
+    if not found:
+        return
+    if all(_amount(name, text) == 0 for name, text in found.items()):
+        name, text = next(iter(found.items()))
+        raise _denied(
+            f"{name} of container {container.name!r}",
+            text,
+            "a container that asks for nothing else gets no card",
+            "ask for memory as well, or leave the resource out",
+        )
+    if (
+        request is None
+        or request.dialect != dialect.name
+        or container.name not in (request.containers)
+    ):
+        name, text = next(iter(found.items()))
+        where = "an init container" if container.list_name == "initContainers" else "it alone"
+        raise _denied(
+            f"{name} of container {container.name!r}",
+            text,
+            f"in the dialect {dialect.name}, {where} asks for no card",
+            "move it to a container and beside amounts that do, or use vgpu.dev/memory",
+        )
+
+
+def _check_bare(request: PodRequest, named: dict[str, Json]) -> None:
+    """Refuse `nvidia.com/gpu` alone beside containers of HAMi's dialect: whose card is it?"""
+    for name, resources in named.items():
+        if request.dialect == "hami" and BARE_GPU in resources and name not in request.containers:
+            raise _denied(
+                f"{BARE_GPU} of container {name!r}",
+                str(resources[BARE_GPU]),
+                "beside containers that name memory it must be clear whose card is meant",
+                "add nvidia.com/gpumem-percentage: 100 for a whole card",
+            )
+
+
+def _defaults(
+    names: Vocabulary, request: PodRequest, container: ContainerSource, named: Json
+) -> Iterator[str]:
+    """Yield in words what the author did not write and gets all the same."""
+    asked: Request = request.containers[container.name]
+    who = f"container {container.name!a}"
+    if not asked.whole_cards and any(each.percent == 100 for each in asked.memory):
+        yield f"{who} names no memory of its own: it gets all memory of each of its cards"
+    if names.cores and not asked.cores_percent and not any(name in named for name in names.cores):
+        yield f"{who} names no cores: nothing is reserved, and it runs when others leave time"
+    for name in names.cores:
+        if name in named and asked.count == 1 and _amount(name, named[name]) > 100:
+            yield f"{name} of {who} is more than 100, which is all of a card: it gets 100"
+
+
+def _amount(field: str, text: str) -> int:
+    try:
+        return whole_number(text, field)
+    except InvalidRequestError as error:
+        raise DeniedError(f"{error}; correct the pod's spec") from error
+
+
+def _denied(field: str, value: str, rule: str, remedy: str) -> DeniedError:
+    return DeniedError(str(DialectError(field, value, rule, remedy)))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an object may be stored as it now is, after all that changed it. Pure.
+
+Of an update only what changes is judged: a pod that was there before us must be able to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from scheduler_cache.admission.creation import check_new
+from scheduler_cache.admission.podspec import (
+    containers_of,
+    ephemeral_containers_of,
+    resources_of,
+    spec_of,
+    text_of,
+    texts_of,
+    uuid_values,
+)
+from scheduler_cache.admission.reach import cdi_annotations, check_host_paths, check_privileges
+from scheduler_cache.admission.request import asked_of, pod_seen
+from scheduler_cache.admission.review import ALLOWED, DeniedError, Json, Review, Verdict
+from scheduler_cache.admission.rules import (
+    NODE_ANNOTATIONS,
+    NODE_LABELS,
+    NODES_GROUP,
+    PEOPLE_ANNOTATIONS,
+    PEOPLE_LABELS,
+    Rules,
+)
+from scheduler_cache.admission.uuids import check_named, check_unnamed
+from scheduler_cache.dialects.native import CONTAINER_UUIDS
+from scheduler_cache.pod import UUID_VARIABLE
+
+_ALONE: Final = "is written by vgpu alone"
+_ANEW: Final = "delete the pod and create it anew"
+
+
+def validated(review: Review, rules: Rules) -> Verdict:
+    """Return whether the object may be stored. What is none of our business may."""
+    check = _CHECKS.get((review.operation, review.resource, review.subresource))
+    if check is None:
+        return ALLOWED
+    try:
+        check(review, rules)
+    except DeniedError as error:
+        return Verdict(denial=str(error))
+    return ALLOWED
+
+
+def _created(review: Review, rules: Rules) -> None:
+    source = review.new
+    if review.namespace != rules.namespace:
+        check_host_paths(source)
+    for name in texts_of(source, "annotations"):
+        # Whether these are the pod's, `check_named` says.
+        if name != CONTAINER_UUIDS:
+            _check_writer(review, rules, name)
+    for name in texts_of(source, "labels"):
+        _check_writer(review, rules, name, label=True)
+    asked = asked_of(source, review.namespace, rules)
+    check_named(source, asked)
+    if asked is None:
+        return
+    check_new(source, rules)
+    if text_of(spec_of(source), "runtimeClassName", "/spec") != rules.runtime_class:
+        raise DeniedError(
+            f"spec.runtimeClassName: a pod with a slice runs under {rules.runtime_class}, and "
+            "something has changed that; let no other webhook set it"
+        )
+
+
+def _updated(review: Review, rules: Rules) -> None:
+    old, new = review.old, review.new
+    changed = set(_changed(texts_of(old, "annotations"), texts_of(new, "annotations")))
+    for name in sorted(changed):
+        _check_writer(review, rules, name)
+    for name in sorted(_changed(texts_of(old, "labels"), texts_of(new, "labels"))):
+        _check_writer(review, rules, name, label=True)
+    known = {each.name for each in ephemeral_containers_of(old)}
+    added = [each for each in ephemeral_containers_of(new) if each.name not in known]
+    check_unnamed(added)
+    if _names(old) != _names(new):
+        raise DeniedError(f"{UUID_VARIABLE} {_ALONE}; {_ANEW}")
+    if not (_asks(old, review, rules) or _asks(new, review, rules)):
+        return
+    for name in sorted(changed):
+        if rules.asking(name):
+            raise DeniedError(f"{name} is a part of what the pod asked for; {_ANEW}")
+        if cdi_annotations([name]):
+            raise DeniedError(f"{name!a} asks an engine for devices beside the pod's slice")
+    if _amounts(old, rules) != _amounts(new, rules):
+        raise DeniedError(f"spec.containers.resources: a slice is not resized; {_ANEW}")
+    check_privileges(added, rules)
+
+
+def _bound(review: Review, rules: Rules) -> None:
+    """Judge a Binding, whose annotations become the pod's."""
+    for name in texts_of(review.new, "annotations"):
+        _check_writer(review, rules, name)
+        if rules.asking(name) or cdi_annotations([name]):
+            raise DeniedError(f"{name!a} on a Binding would change what the pod asked for")
+    for name in texts_of(review.new, "labels"):
+        _check_writer(review, rules, name, label=True)
+
+
+def _node(review: Review, rules: Rules) -> None:
+    if review.user == rules.user:
+        return
+    for key, ours, people in (
+        ("annotations", NODE_ANNOTATIONS, PEOPLE_ANNOTATIONS),
+        ("labels", NODE_LABELS, PEOPLE_LABELS),
+    ):
+        for name in sorted(_changed(texts_of(review.old, key), texts_of(review.new, key))):
+            if name in ours:
+                raise DeniedError(f"{name} of a node {_ALONE}, from what its agent reports")
+            if name in people and NODES_GROUP in review.groups:
+                raise DeniedError(f"{name} of a node is written by people, not by the node itself")
+
+
+def _check_writer(review: Review, rules: Rules, name: str, *, label: bool = False) -> None:
+    """Refuse a decision by somebody who does not decide. Raises DeniedError."""
+    kind = "label" if label else "annotation"
+    if name == CONTAINER_UUIDS and not label:
+        raise DeniedError(f"{name} {_ALONE} when a pod is created; leave the annotation as it is")
+    if review.user == rules.user:
+        return
+    if rules.own(name) and not label:
+        raise DeniedError(f"{name} {_ALONE}; leave the annotation as it is")
+    if rules.foreign(name, label=label) and review.user not in rules.join_users:
+        raise DeniedError(
+            f"{ascii(name)[1:-1]} is written by a scheduler; leave the {kind} as it is, or name "
+            "the scheduler's user in kubernetes.admission.join_users"
+        )
+
+
+def _changed(old: Json, new: Json) -> Iterator[str]:
+    return (name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+def _asks(source: Json, review: Review, rules: Rules) -> bool:
+    pod = pod_seen(source, review.namespace)
+    return any(each.asks(pod) for each in rules.spoken)
+
+
+def _names(source: Json) -> dict[str, list[str]]:
+    return {each.name: uuid_values(each) for each in containers_of(source)}
+
+
+def _amounts(source: Json, rules: Rules) -> dict[str, Json]:
+    return {
+        each.name: {name: text for name, text in resources_of(each).items() if rules.resource(name)}
+        for each in containers_of(source)
+    }
+
+
+_CHECKS: Final[dict[tuple[str, str, str], Callable[[Review, Rules], None]]] = {
+    ("CREATE", "pods", ""): _created,
+    ("UPDATE", "pods", ""): _updated,
+    ("UPDATE", "pods", "status"): _updated,
+    ("UPDATE", "pods", "resize"): _updated,
+    ("UPDATE", "pods", "ephemeralcontainers"): _updated,
+    ("CREATE", "pods", "binding"): _bound,
+    ("CREATE", "bindings", ""): _bound,
+    ("CREATE", "nodes", ""): _node,
+    ("UPDATE", "nodes", ""): _node,
+    ("UPDATE", "nodes", "status"): _node,
+}
+
+JUDGED: Final = frozenset(_CHECKS)
+"""(operation, resource, subresource) of everything that is judged here."""

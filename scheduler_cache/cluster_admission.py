@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the webhooks. Every replica does: an answer depends on the question alone.
+
+That is why a dry run needs nothing of its own: an answer changes nothing, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from scheduler_cache.admission.manifests import MUTATE_PATH, VALIDATE_PATH
+from scheduler_cache.admission.mutation import mutated
+from scheduler_cache.admission.review import (
+    Review,
+    UnreadableReviewError,
+    Verdict,
+    answer_of,
+    review_of,
+)
+from scheduler_cache.admission.rules import Rules
+from scheduler_cache.admission.validation import validated
+from scheduler_cache.cluster_certificate import CertificateKeeper
+from scheduler_cache.config_kubernetes import KubernetesConfig
+from scheduler_cache.https import Answer, Handler, PemSource, pem_files, serving
+from scheduler_cache.kube.client import KubeClient
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1)
+
+
+class AdmissionMetrics:
+    """What Prometheus reads of the webhooks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reviews = Counter(
+            "vgpu_admission_reviews",
+            "Reviews by webhook and outcome: allowed, patched, denied, unreadable.",
+            ("webhook", "outcome"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "vgpu_admission_seconds",
+            "Time from a review's body to the body of its answer.",
+            ("webhook",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+
+class Admission:
+    """The webhooks of one replica; none where nothing is listened on. `run` serves them until it is
+    cancelled.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kubernetes: KubernetesConfig,
+        rules: Rules,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._client = client
+        self._kubernetes = kubernetes
+        self._metrics = AdmissionMetrics(registry)
+        self._handlers = {
+            MUTATE_PATH: self._handler(
+                "mutate", lambda review: mutated(review, rules, lambda: str(uuid.uuid4()))
+            ),
+            VALIDATE_PATH: self._handler("validate", lambda review: validated(review, rules)),
+        }
+        self.addresses: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
+        """Where it listens, with true ports, once it does."""
+
+    async def run(self, drain_seconds: float = 2.0) -> None:
+        """Serve. Raises ListenError; what is wrong with the API server is waited for."""
+        admission = self._kubernetes.admission
+        if not admission.listen:
+            self.addresses.set_result(())
+            await asyncio.Event().wait()
+        async with AsyncExitStack() as stack:
+            source = self._files()
+            if source is None:
+                keeper = CertificateKeeper(self._client, self._kubernetes)
+                tasks = await stack.enter_async_context(asyncio.TaskGroup())
+                keeping = tasks.create_task(keeper.run())
+                stack.callback(keeping.cancel)
+                await keeper.ready.wait()
+                source = keeper.source
+            addresses = await stack.enter_async_context(
+                serving(
+                    self._handlers,
+                    admission.listen,
+                    source,
+                    client_names=admission.client_names,
+                    drain_seconds=drain_seconds,
+                )
+            )
+            self.addresses.set_result(addresses)
+            logger.info("serving the webhooks", extra={"listen": addresses})
+            await asyncio.Event().wait()
+
+    def _files(self) -> PemSource | None:
+        admission = self._kubernetes.admission
+        if not admission.certificate:
+            return None
+        client_ca = Path(admission.client_ca) if admission.client_ca else None
+        return pem_files(Path(admission.certificate), Path(admission.key), client_ca)
+
+    def _handler(self, webhook: str, judge: Callable[[Review], Verdict]) -> Handler:
+        reviews, seconds = self._metrics.reviews, self._metrics.seconds.labels(webhook)
+
+        async def answer(body: bytes) -> Answer:
+            start = time.perf_counter()
+            try:
+                review = review_of(body)
+            except UnreadableReviewError as error:
+                reviews.labels(webhook, "unreadable").inc()
+                return Answer(f"{error}\n".encode(), 400)
+            verdict = judge(review)
+            answered = answer_of(review, verdict)
+            reviews.labels(webhook, _outcome(verdict)).inc()
+            seconds.observe(time.perf_counter() - start)
+            return Answer(answered)
+
+        return answer
+
+
+def _outcome(verdict: Verdict) -> str:
+    if verdict.denial:
+        return "denied"
+    return "patched" if verdict.patch else "allowed"

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the leader keeps true on Nodes and Pods beside the bindings.
+
+On a node: the inventory, the label that lets pods come, and, where another system's scheduler
+decides (join), what its own plugin would write. On a pod: whether it is isolated, the plugin's half
+of another scheduler's handshake, and its eviction when it lost a card. Everything follows from what
+the cluster knows when the write is made; a write that is no longer needed is not made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from scheduler_cache.cache import Report
+from scheduler_cache.chores import Chores
+from scheduler_cache.cluster import Cluster, Deltas
+from scheduler_cache.cluster_metrics import Metrics
+from scheduler_cache.dialects.native import INVENTORY, ISOLATION
+from scheduler_cache.dialects.registry import Dialects
+from scheduler_cache.isolation import (
+    Isolation,
+    IsolationState,
+    annotated,
+    by_pod,
+    worth_telling,
+)
+from scheduler_cache.joining import joined_dialect, liveness_patch, registration_patch
+from scheduler_cache.kube.client import KubeClient
+from scheduler_cache.kube.errors import ApiError, ConflictError, MissingError
+from scheduler_cache.model import PodContainer
+from scheduler_cache.node_view import Notice
+from scheduler_cache.pod import KubeNode, kube_node_of, pod_of
+
+logger = logging.getLogger(__name__)
+
+NODE_LABEL: Final = "vgpu.dev/node"
+_COMPONENT: Final = "vgpu-scheduler-cache"
+
+_SECOND: Final = 10**9
+_LOOK_SECONDS: Final = 10.0
+# An agent reports every ten seconds. One that is silent for so long starts no container either.
+_SILENCE_SECONDS: Final = 90.0
+# How long a node may stay locked for no pod that is on its way: a scheduler locks before it binds.
+_LOCK_SECONDS: Final = 30.0
+_MESSAGE_CHARACTERS: Final = 1000
+
+
+class Upkeep:
+    """Plans the leader's chores. Nothing is planned or written while this replica does not lead."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster: Cluster,
+        dialects: Dialects,
+        metrics: Metrics,
+        check: Callable[[], int],
+        leading: Callable[[], bool],
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        chores: Chores | None = None,
+    ) -> None:
+        """`check` raises NotLeaderError; it is called right before each write."""
+        self._client = client
+        self._cluster = cluster
+        self._dialects = dialects
+        self._metrics = metrics
+        self._check = check
+        self._leading = leading
+        self._now_ns = now_ns
+        self._now = now
+        self.chores = chores or Chores()
+        metrics.watch_chores(lambda: len(self.chores), lambda: self.chores.failures)
+        self._began_ns = 0
+        self._isolation: dict[str, tuple[Isolation, ...]] = {}
+        """What each node told last, so that the same again costs nothing."""
+        self._locks: dict[str, tuple[str, int]] = {}
+        """By node: a lock's text, and since when it has been there for no pod on its way."""
+
+    async def reign(self) -> None:
+        """Do the chores until cancelled, beginning with what an earlier leader left undone."""
+        self.chores.clear()
+        self._began_ns = self._now_ns()
+        self._isolation.clear()
+        self._locks.clear()
+        for name in self._cluster.node_names:
+            view = self._cluster.view(name)
+            for owner in view.evict.values() if view else ():
+                self._plan_eviction(owner)
+            self._plan_completions(name)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.chores.run())
+            tasks.create_task(self._look_around())
+
+    def reported(self, report: Report) -> None:
+        """Plan what follows from a node's report."""
+        name = report.node.name
+        self._plan_node(name)
+        if self._isolation.get(name, ()) == report.isolation:
+            return
+        self._isolation[name] = report.isolation
+        for uid, told in by_pod(report.isolation).items():
+            self.chores.plan(("isolation", uid), partial(self._annotate, uid, name, told))
+
+    def changed(self, deltas: Deltas) -> None:
+        """Plan what follows from a change of the cluster."""
+        if not self._leading():
+            return
+        for owner in deltas.evict:
+            self._plan_eviction(owner)
+        for node_name, notice in deltas.notices:
+            self.plan_event(node_name, notice)
+        for name in deltas.nodes:
+            # The pod's event may have come before that of the node's label.
+            self._plan_completions(name)
+            if self._cluster.view(name) is None:
+                self._isolation.pop(name, None)
+                self._locks.pop(name, None)
+
+    def look(self) -> None:
+        """Plan what follows from the time that has passed."""
+        for name in self._cluster.node_names:
+            node = self._cluster.node(name)
+            if node is None:
+                continue
+            if node.labels.get(NODE_LABEL) and self._silent(name):
+                self._plan_node(name)
+            if liveness_patch(node, self._dialects, self._now()):
+                self.chores.plan(("liveness", name), partial(self._answer, name))
+            self._watch_lock(node)
+
+    async def _look_around(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.look()
+
+    # Nodes
+
+    def _plan_node(self, name: str) -> None:
+        if self._node_patch(name):
+            self.chores.plan(("node", name), partial(self._describe, name))
+
+    async def _describe(self, name: str) -> None:
+        """Write what is not yet so on a Node."""
+        if patch := self._node_patch(name):
+            await self._patch_node(name, patch)
+
+    def _node_patch(self, name: str) -> dict[str, Any]:
+        """Return what a Node lacks of its cards' inventory, its label and its registrations."""
+        node, report = self._cluster.node(name), self._cluster.reported(name)
+        if node is None:
+            return {}
+        annotations: dict[str, str | None] = {}
+        ready = node.labels.get(NODE_LABEL)
+        if report is not None:
+            ready = "true" if report.node.ready else None
+            inventory = self._dialects.native.encode_inventory(report.node.cards)
+            if node.annotations.get(INVENTORY) != inventory[INVENTORY]:
+                annotations.update(inventory)
+            annotations.update(registration_patch(node, report.node.cards, self._dialects))
+        if self._silent(name):
+            ready = None
+        patch: dict[str, Any] = {}
+        if annotations:
+            patch["annotations"] = annotations
+        if node.labels.get(NODE_LABEL) != ready:
+            patch["labels"] = {NODE_LABEL: ready}
+        return patch
+
+    def _silent(self, name: str) -> bool:
+        """Return whether the node's agent has had time enough to report to us, and did not."""
+        heard_ns = max(self._cluster.reported_ns(name) or 0, self._began_ns)
+        return self._now_ns() - heard_ns >= _SILENCE_SECONDS * _SECOND
+
+    async def _answer(self, name: str) -> None:
+        node = self._cluster.node(name)
+        if node is not None and (patch := liveness_patch(node, self._dialects, self._now())):
+            await self._patch_node(name, {"annotations": patch})
+
+    def _watch_lock(self, node: KubeNode) -> None:
+        """Open a lock that no pod on its way explains: its pod was deleted, or never bound."""
+        joined = joined_dialect(node, self._dialects)
+        lock = node.annotations.get(joined.lock) if joined and joined.lock else None
+        if lock is None or self._cluster.unfinished(node.name):
+            self._locks.pop(node.name, None)
+            return
+        known, since_ns = self._locks.get(node.name, ("", 0))
+        if known != lock:
+            self._locks[node.name] = (lock, self._now_ns())
+        elif self._now_ns() - since_ns >= _LOCK_SECONDS * _SECOND:
+            self.chores.plan(("lock", node.name), partial(self._unlock, node.name, lock))
+
+    async def _unlock(self, name: str, lock: str) -> None:
+        path = f"/api/v1/nodes/{name}"
+        item = await self._client.get(path)
+        node = kube_node_of(item)
+        joined = joined_dialect(node, self._dialects)
+        if joined and node.annotations.get(joined.lock) == lock:
+            logger.warning("opening a lock that no pod holds", extra={"node": name, "lock": lock})
+            await self._patch_node(name, {"annotations": {joined.lock: None}}, item)
+
+    async def _patch_node(
+        self, name: str, metadata: dict[str, Any], seen: dict[str, Any] | None = None
+    ) -> None:
+        """Patch a Node; with `seen`, only if it has not changed since."""
+        if seen is not None:
+            metadata = {**metadata, "resourceVersion": seen["metadata"]["resourceVersion"]}
+        self._check()
+        try:
+            await self._client.patch(f"/api/v1/nodes/{name}", {"metadata": metadata})
+        except MissingError:
+            return  # and so is what was to be said about it
+
+    # Pods
+
+    def _plan_completions(self, node_name: str) -> None:
+        """Plan a plugin's half of the handshakes to which the kubelet has said yes or no."""
+        records = self._cluster.unfinished(node_name)
+        node = self._cluster.node(node_name) if records else None
+        joined = joined_dialect(node, self._dialects) if node else None
+        for record in records if joined else ():
+            pod = record.pod
+            if joined and joined.name == record.unfinished and (pod.admitted or pod.terminal):
+                self.chores.plan(("handshake", pod.uid), partial(self._complete, pod.uid))
+
+    async def _complete(self, uid: str) -> None:
+        """Open the lock, then end the handshake: whatever fails in between is tried again."""
+        record = self._cluster.record(uid)
+        if record is None or not record.unfinished:
+            return
+        dialect = self._dialects.get(record.unfinished)
+        path = f"/api/v1/namespaces/{record.pod.namespace}/pods/{record.pod.name}"
+        try:
+            item = await self._client.get(path)
+            node = await self._client.get(f"/api/v1/nodes/{record.pod.node_name}")
+        except MissingError:
+            return  # the lock that it may have left is opened by `look`
+        pod = pod_of(item)
+        if pod.uid != uid or not dialect.unfinished(pod):
+            return
+        if unlock := dialect.encode_unlock(kube_node_of(node), pod):
+            await self._patch_node(pod.node_name, {"annotations": unlock}, node)
+        done = dialect.encode_completion(pod, admitted=pod.admitted)
+        await self._patch_pod(path, item, done)
+
+    async def _annotate(self, uid: str, node_name: str, told: list[Isolation]) -> None:
+        """Say on a pod, and by Events, what its node told of its containers."""
+        record = self._cluster.record(uid)
+        if record is None or record.gone or record.node_name != node_name:
+            return  # a node speaks for its own pods alone
+        known = {each.name for each in record.pod.containers}
+        told = [each for each in told if each.pod.container_name in known]
+        text = annotated(record.isolation, told)
+        if not told or text == record.isolation:
+            return
+        path = f"/api/v1/namespaces/{record.pod.namespace}/pods/{record.pod.name}"
+        for each in worth_telling(record.isolation, told):
+            refused = each.state is IsolationState.REFUSED
+            self.plan_event(
+                node_name,
+                Notice(
+                    "IsolationRefused" if refused else "IsolationWeak",
+                    f"container {each.pod.container_name} "
+                    f"{'was not started' if refused else 'runs less isolated'}: {each.reason}",
+                    record.owner(each.pod.container_name),
+                ),
+            )
+        # The uid makes it a conflict when another pod has that name by now.
+        await self._patch_pod(path, {"metadata": {"uid": uid}}, {ISOLATION: text})
+
+    async def _patch_pod(self, path: str, seen: dict[str, Any], annotations: object) -> None:
+        """Annotate a pod, if it is still the one that was seen."""
+        known = {
+            name: seen["metadata"][name]
+            for name in ("uid", "resourceVersion")
+            if name in seen["metadata"]
+        }
+        self._check()
+        try:
+            await self._client.patch(path, {"metadata": {**known, "annotations": annotations}})
+        except MissingError:
+            return
+        except ConflictError:
+            if "resourceVersion" in known:
+                raise
+
+    def _plan_eviction(self, owner: PodContainer) -> None:
+        self.chores.plan(("evict", owner.uid), partial(self._evict, owner))
+
+    async def _evict(self, owner: PodContainer) -> None:
+        """Evict a pod that lost its card; disruption budgets hold, and it is tried again."""
+        record = self._cluster.record(owner.uid)
+        view = self._cluster.view(record.node_name) if record and not record.gone else None
+        if view is None or owner.uid not in view.evict:
+            return
+        path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": owner.name, "namespace": owner.namespace},
+            "deleteOptions": {"preconditions": {"uid": owner.uid}},
+        }
+        logger.warning("evicting a pod that lost its card", extra={"pod": str(owner)})
+        self._check()
+        try:
+            await self._client.create(path, body)
+            self._metrics.evictions.inc()
+        except (MissingError, ConflictError):
+            pass  # gone already, or another pod by now
+
+    # Events
+
+    def plan_event(self, node_name: str, notice: Notice) -> None:
+        """Plan to say something of a pod, or of a node where the notice names none."""
+        about = notice.pod.uid if notice.pod else node_name
+        name = notice.pod.container_name if notice.pod else ""
+        key = ("event", about, name, notice.reason)
+        self.chores.plan(key, partial(self._tell, node_name, notice))
+
+    async def _tell(self, node_name: str, notice: Notice) -> None:
+        """Make an Event of a notice; the same one again is counted, as kubectl shows it."""
+        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        owner = notice.pod
+        about = (
+            {"kind": "Pod", "namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
+            if owner
+            else {"kind": "Node", "name": node_name}
+        )
+        namespace = owner.namespace if owner else "default"
+        message = notice.message[:_MESSAGE_CHARACTERS]
+        subject = owner.uid if owner else node_name
+        text = "\0".join((subject, notice.reason, message))
+        name = f"vgpu.{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:32]}"
+        events = f"/api/v1/namespaces/{namespace}/events"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", **about},
+            "reason": notice.reason,
+            "message": message,
+            "type": "Warning",
+            "source": {"component": _COMPONENT},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        self._check()
+        try:
+            await self._client.create(events, event)
+        except ConflictError:
+            known = await self._client.get(f"{events}/{name}")
+            again = {"lastTimestamp": stamp, "count": int(known.get("count") or 1) + 1}
+            await self._client.patch(f"{events}/{name}", again)
+        except ApiError as error:
+            # A namespace that is being deleted takes none, for ever.
+            if error.code not in (403, 404, 422):
+                raise
+            logger.warning("an Event was refused", extra={"reason": str(error)})

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes take a pod, and how well, for all of them at once. Pure.
+
+What fits here is exactly what `placing.place_pod` places; the tests hold the two against each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_cache.errors import NoRoomError
+from scheduler_cache.extender.card_table import Bytes, Cards, Counts, Mask
+from scheduler_cache.extender.shape import Shape
+from scheduler_cache.fit import assign, policy_of
+from scheduler_cache.model import CardPolicy, Demand, Request
+from scheduler_cache.placing import place_pod
+from scheduler_cache.pod import ContainerKind
+
+TOP_SCORE = 10
+"""What kube-scheduler takes from an extender: 0..10. Source: MaxExtenderPriority."""
+
+# Beyond this many different amounts in one container, nodes are tried one by one.
+_MOST_DIFFERENT = 5
+
+Scores = NDArray[np.int8]
+
+
+@dataclass(slots=True)
+class _Free:
+    """What is free on each card, while containers are placed one after the other."""
+
+    memory: Bytes
+    cores: Counts
+    slots: Counts
+    used: Mask
+    ready: Mask
+
+    def copy(self) -> _Free:
+        return _Free(
+            self.memory.copy(),
+            self.cores.copy(),
+            self.slots.copy(),
+            self.used.copy(),
+            self.ready.copy(),
+        )
+
+
+class VectorFit:
+    """Fits pods into some columns of the table."""
+
+    def __init__(self, cards: Cards, default: CardPolicy) -> None:
+        self._cards = cards
+        self._default = default
+        self._free = _Free(
+            cards.free_memory, cards.free_cores, cards.free_slots, cards.used, cards.ready
+        )
+
+    def fits(self, shape: Shape) -> Mask:
+        """Return which nodes take all containers."""
+        requests = list(shape.requests)
+        if len(requests) == 1:
+            return self._fits_one(requests[0], self._free)
+        # Each alone is the least that must fit; mostly it settles the matter.
+        fits = np.ones(len(self._cards), np.bool_)
+        for request in requests:
+            fits &= self._fits_one(request, self._free)
+        if not fits.any():
+            return fits
+        if not _comparable(requests):
+            return self._one_by_one(shape, fits)
+        return self._fits_several(shape, fits)
+
+    def scores(self, shape: Shape) -> Scores:
+        """Return how well each node that fits suits the policy, 0..10.
+
+        Binpack: how little memory is left on the card that the largest demand gets. Spread: how
+        much is free there. Exclusive: how many of the node's cards are in use already.
+        """
+        request, demand = shape.hardest()
+        policy = policy_of(request, self._default)
+        cards, free = self._cards, self._free.memory
+        if policy is CardPolicy.EXCLUSIVE:
+            number = np.maximum(cards.valid.sum(axis=0), 1)
+            return np.asarray(cards.used.sum(axis=0) * TOP_SCORE // number, np.int8)
+        takes = self._takes(request, demand, self._free)
+        size = np.maximum(cards.memory, 1)
+        if policy is CardPolicy.SPREAD:
+            parts = np.where(takes, free * TOP_SCORE // size, 0)
+            return np.asarray(parts.max(axis=0, initial=0), np.int8)
+        left = np.where(takes, (free - self._need(demand)) * TOP_SCORE // size, TOP_SCORE)
+        return np.asarray(TOP_SCORE - left.min(axis=0, initial=TOP_SCORE), np.int8)
+
+    def hopeful(self, shape: Shape) -> Mask:
+        """Return which nodes would take each container if nobody held anything."""
+        cards = self._cards
+        hopeful = np.ones(len(cards), np.bool_)
+        offered = cards.valid & cards.healthy & (cards.refusal == 0)
+        for request in shape.requests:
+            allowed = offered & cards.allowed(request) if _choosy(request) else offered
+            least = [
+                allowed & (cards.memory >= self._need(demand)) & (self._need(demand) > 0)
+                for demand in dict.fromkeys(request.demands)
+            ]
+            takes = np.logical_or.reduce(least)
+            hopeful &= takes.sum(axis=0, dtype=np.int16) >= request.count
+        return hopeful
+
+    def _fits_several(self, shape: Shape, fits: Mask) -> Mask:
+        """Place container after container as `place_pod` does, on every node at once."""
+        order = [i for i, (kind, _) in enumerate(shape.parts) if kind is not ContainerKind.INIT]
+        order.sort(key=lambda i: _size(shape.parts[i][1]), reverse=True)
+        left = self._free.copy()
+        chosen: dict[int, Mask] = {}
+        for i in order:
+            request = shape.parts[i][1]
+            fits = fits & self._fits_one(request, left)
+            chosen[i] = self._choose(request, left)
+            self._take(request, chosen[i], left)
+        beside = self._free.copy()
+        for i, (kind, request) in enumerate(shape.parts):
+            if kind is ContainerKind.SIDECAR:
+                self._take(request, chosen[i], beside)
+            elif kind is ContainerKind.INIT:
+                fits = fits & self._fits_one(request, beside)
+        return fits
+
+    def _fits_one(self, request: Request, free: _Free) -> Mask:
+        """Return which nodes give one container all its cards.
+
+        With unequal amounts by Hall's theorem: every set of demands must find as many cards that
+        take one of them.
+        """
+        different = list(dict.fromkeys(request.demands))
+        takes = [self._takes(request, demand, free) for demand in different]
+        if len(different) == 1:
+            if request.count == 1:
+                return np.asarray(takes[0].any(axis=0))
+            return np.asarray(takes[0].sum(axis=0, dtype=np.int16) >= request.count)
+        if len(different) > _MOST_DIFFERENT:
+            return self._fits_many(request, free)
+        numbers = [request.demands.count(demand) for demand in different]
+        fits = np.ones(len(self._cards), np.bool_)
+        for size in range(1, len(different) + 1):
+            for some in combinations(range(len(different)), size):
+                together = np.logical_or.reduce([takes[i] for i in some])
+                fits &= together.sum(axis=0, dtype=np.int16) >= sum(numbers[i] for i in some)
+        return fits
+
+    def _fits_many(self, request: Request, free: _Free) -> Mask:
+        """Return the same for many different amounts, node by node."""
+        takes = np.stack([self._takes(request, demand, free) for demand in request.demands])
+        possible: Mask = np.asarray(takes.any(axis=1).all(axis=0))
+        for at in np.flatnonzero(possible).tolist():
+            options = [np.flatnonzero(takes[i, :, at]).tolist() for i in range(request.count)]
+            possible[at] = assign(options, range(len(options))) is not None
+        return possible
+
+    def _takes(self, request: Request, demand: Demand, free: _Free) -> Mask:
+        """Return which cards take one demand."""
+        need = self._need(demand)
+        takes = free.ready & (free.memory >= need)
+        if demand.memory.percent:
+            takes &= need > 0
+        if demand.cores_percent:
+            takes &= free.cores >= demand.cores_percent
+        if policy_of(request, self._default) is CardPolicy.EXCLUSIVE:
+            takes &= ~free.used
+        if _choosy(request):
+            takes &= self._cards.allowed(request)
+        return takes
+
+    def _need(self, demand: Demand) -> Bytes:
+        return needs(self._cards, demand)
+
+    def _choose(self, request: Request, free: _Free) -> Mask:
+        """Return the cards that `fit.place` would choose for equal demands."""
+        takes = self._takes(request, request.demands[0], free)
+        spread = policy_of(request, self._default) is CardPolicy.SPREAD
+        rank = np.where(takes, -free.memory if spread else free.memory, np.iinfo(np.int64).max)
+        chosen = np.zeros(takes.shape, np.bool_)
+        # Stable: among cards with as much free the smaller UUID comes first.
+        if request.count == 1:
+            chosen[rank.argmin(axis=0), np.arange(takes.shape[1])] = True
+        else:
+            order = np.argsort(rank, axis=0, kind="stable")[: request.count]
+            np.put_along_axis(chosen, order, True, axis=0)
+        return chosen & takes
+
+    def _take(self, request: Request, chosen: Mask, free: _Free) -> None:
+        demand = request.demands[0]
+        cores = 100 if request.whole_cards else demand.cores_percent or 0
+        free.memory -= np.where(chosen, self._need(demand), 0)
+        free.cores -= np.where(chosen, np.int32(cores), np.int32(0))
+        free.slots -= chosen
+        free.used |= chosen
+        free.ready &= free.slots >= 1
+        if policy_of(request, self._default) is CardPolicy.EXCLUSIVE:
+            free.ready &= ~chosen
+
+    def _one_by_one(self, shape: Shape, nodes: Mask) -> Mask:
+        fits = nodes.copy()
+        pod, asked = shape.example()
+        for at in np.flatnonzero(nodes).tolist():
+            view = self._cards.views[at]
+            try:
+                if view is not None:
+                    place_pod(pod, asked, view, self._default)
+            except NoRoomError:
+                fits[at] = False
+        return fits
+
+
+def needs(cards: Cards, demand: Demand) -> Bytes:
+    """Return how much memory a demand takes of each card."""
+    if demand.memory.bytes:
+        return np.broadcast_to(np.int64(demand.memory.bytes), cards.memory.shape)
+    return cards.memory * demand.memory.percent // 100
+
+
+def _choosy(request: Request) -> bool:
+    return bool(request.uuids or request.models)
+
+
+def _comparable(requests: Iterable[Request]) -> bool:
+    """Return whether each has equal demands, and their sizes compare alike on any card."""
+    requests = list(requests)
+    kinds = {bool(demand.memory.bytes) for each in requests for demand in each.demands}
+    return len(kinds) == 1 and all(len(set(each.demands)) == 1 for each in requests)
+
+
+def _size(request: Request) -> int:
+    return max(demand.memory.bytes or demand.memory.percent for demand in request.demands)

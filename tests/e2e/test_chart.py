@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart: what helm makes of it, and what a real API server says to that."""
+
+from __future__ import annotations
+
+import datetime
+import filecmp
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.manifests import (
+    CHART,
+    MANIFESTS,
+    Item,
+    containers_of,
+    items_of,
+    one,
+    pod_specs,
+    text_of,
+)
+from tests.testbed import REPOSITORY
+from tests.testbed.kubernetes import ControlPlane
+from tests.testbed.kubernetes.programs import find_built
+from tests.testbed.node import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PROBE = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "probe"},
+    "spec": {"containers": [{"name": "main", "image": "docker.io/library/busybox:1"}]},
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run(*words: str | Path, stdin: str = "") -> Done:
+    done = subprocess.run(
+        words, input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def rendered(*values: str, version: str = "1.34.0", namespace: str = "vgpu-system") -> list[Item]:
+    """Return the objects that helm renders."""
+    done = run(
+        *(find_built("helm"), "template", "vgpu", CHART, f"--namespace={namespace}"),
+        *(f"--kube-version={version}", *(f"--set={each}" for each in values)),
+    )
+    assert done.status == 0, done.stderr
+    return items_of(done.stdout)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A namespace of a test in a real API server."""
+
+    kubeconfig: Path
+    namespace: str
+
+    def kubectl(self, *words: str, stdin: str = "") -> Done:
+        flags = (f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}")
+        return run(find_built("kubectl"), *flags, *words, stdin=stdin)
+
+    def helm(self, *words: str) -> Done:
+        flags = (f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}")
+        return run(find_built("helm"), *flags, *words)
+
+    def get(self, kind: str, name: str) -> Any:  # noqa: ANN401 - JSON
+        done = self.kubectl("get", kind, name, "--output=json")
+        assert done.status == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def patch_status(self, what: str, **status: object) -> None:
+        """Write a status, as a controller does."""
+        done = self.kubectl(
+            *("patch", what, "--subresource=status", "--type=merge"),
+            f"--patch={json.dumps({'status': status})}",
+        )
+        assert done.status == 0, done.stderr
+
+    def finish_job(self, name: str) -> None:
+        """Say of a Job what its controller says of one that succeeded."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        done = {"status": "True", "lastTransitionTime": now, "lastProbeTime": now}
+        self.patch_status(
+            f"job/{name}",
+            startTime=now,
+            completionTime=now,
+            succeeded=1,
+            conditions=[{"type": kind, **done} for kind in ("SuccessCriteriaMet", "Complete")],
+        )
+
+    def may(self, account: str, verb: str, what: str, *, namespace: str = "") -> bool:
+        """Tell whether a service account of the namespace may do something.
+
+        `what`: RESOURCE, RESOURCE/NAME, or RESOURCE:SUBRESOURCE.
+        """
+        resource, _, subresource = what.partition(":")
+        user = f"system:serviceaccount:{self.namespace}:{account}"
+        where = f"--namespace={namespace}" if namespace else "--all-namespaces"
+        asked = run(
+            *(find_built("kubectl"), f"--kubeconfig={self.kubeconfig}"),
+            *("auth", "can-i", verb, resource, f"--subresource={subresource}", where),
+            f"--as={user}",
+        )
+        # Its status is 1 for a clean "no", too.
+        assert asked.stdout.strip() in ("yes", "no"), asked.stderr
+        return asked.stdout.strip() == "yes"
+
+
+@pytest.fixture
+def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
+    """Yield a namespace of the test's own."""
+    site = Site(plane.kubeconfig(tmp_path / "kubeconfig"), f"chart-{uuid.uuid4().hex[:8]}")
+    assert site.kubectl("create", "namespace", site.namespace).status == 0
+    yield site
+    # What is the cluster's own must not outlive the test, whatever became of it.
+    site.helm("uninstall", "vgpu", "--ignore-not-found", "--no-hooks")
+    site.kubectl("delete", "namespace", site.namespace, "--wait=false")
+
+
+def test_lint_has_nothing_to_say() -> None:
+    done = run(find_built("helm"), "lint", "--strict", "--quiet", CHART)
+
+    assert (done.status, done.stdout.strip()) == (0, ""), done
+
+
+def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> None:
+    done = run(REPOSITORY / "scripts/manifests", tmp_path)
+    assert done.status == 0, done.stderr
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    same, *different = filecmp.cmpfiles(tmp_path, MANIFESTS, names, shallow=False)
+
+    assert names == sorted(path.name for path in MANIFESTS.iterdir())
+    assert same == names, f"run scripts/manifests and commit: {different}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param((), id="as-it-is", marks=pytest.mark.e2e_quick),
+        pytest.param(("node.agent=host", "cache.leaderService.type=NodePort"), id="on-hosts"),
+        pytest.param(("node.agent=remove",), id="removing"),
+        pytest.param(("admission.enabled=false", "scheduler.enabled=false"), id="join-alone"),
+        pytest.param(("tls.mode=secret", "keys.existingSecret=mine"), id="own-secrets"),
+        pytest.param(
+            (
+                *(
+                    "node.engine=crio",
+                    "node.prefix=/home/kubernetes/vgpu",
+                    "node.proof=certificate",
+                ),
+                *(
+                    "node.runtime.low_level_runtime=/usr/bin/crun",
+                    "node.cacheAddress=10.0.0.9:9400",
+                ),
+                *("node.runtimeClassName=nvidia", "node.restartCommand=systemctl restart k3s"),
+                "node.config.policy.unmanaged_allow={gpu-operator/*}",
+            ),
+            id="another-node",
+        ),
+        pytest.param(
+            (
+                *(
+                    "image.pullSecrets={one,two}",
+                    "cache.replicas=3",
+                    "cache.config.card_policy=spread",
+                ),
+                *("cache.kubernetes.eviction_seconds=60", "cache.nodeSelector.pool=system"),
+                *("networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",),
+                *("scheduler.extender.weight=5", "dialects={native,hami}"),
+                "image.cache.digest=sha256:" + "0" * 64,
+            ),
+            id="another-cache",
+        ),
+        pytest.param(("networkPolicy.enabled=false", "runtimeClass.create=false"), id="less"),
+    ],
+)
+def test_a_real_api_server_takes_it(site: Site, values: tuple[str, ...]) -> None:
+    options = [f"--set={each}" for each in values]
+    text = run(
+        *(find_built("helm"), "template", "vgpu", CHART, f"--namespace={site.namespace}"),
+        *("--kube-version=1.34.0", *options),
+    )
+    assert text.status == 0, text.stderr
+
+    # Unknown fields are errors, and so is what is deprecated.
+    done = run(
+        *(find_built("kubectl"), f"--kubeconfig={site.kubeconfig}", "apply", "--dry-run=server"),
+        *("--validate=strict", "--warnings-as-errors", "--filename=-"),
+        stdin=text.stdout,
+    )
+
+    assert done.status == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(items_of(text.stdout))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("node.agent=pod", "/node/agent"),
+        ("node.prefix=relative", "/node/prefix"),
+        ("node.runtimeClassName=vgpu", "/node/runtimeClassName"),
+        ("node.runtime.low_level=/x", "low_level"),
+        ("node.config.polcy.unmanaged=void", "polcy"),
+        ("image.cache.repository=vgpu/cache", "/image/cache/repository"),
+        ("image.node.digest=latest", "/image/node/digest"),
+        ("cache.replicas=0", "/cache/replicas"),
+        ("cache.kubernetes.listen=x", "/cache/kubernetes"),
+        ("cache.replica=2", "replica"),
+        ("dialects={native,kubeshare}", "/dialects/1"),
+        ("tls.mode=none", "/tls/mode"),
+        ("admission.config.dialects={native}", "/admission/config"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(values: str, words: str) -> None:
+    done = run(
+        *(find_built("helm"), "template", "vgpu", CHART, "--kube-version=1.34.0"),
+        f"--set={values}",
+    )
+
+    assert done.status == 1
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert words in done.stderr
+
+
+def test_cert_manager_needs_an_issuer() -> None:
+    done = run(
+        *(find_built("helm"), "template", "vgpu", CHART, "--kube-version=1.34.0"),
+        "--set=tls.mode=certManager",
+    )
+
+    assert done.status == 1
+    assert "needs tls.certManager.issuerRef" in done.stderr
+
+
+def test_cert_manager_makes_every_secret_that_a_pod_mounts() -> None:
+    items = rendered(
+        *("tls.mode=certManager", "admission.certManager=true", "keys.existingSecret=mine"),
+        *("tls.certManager.issuerRef.name=ca", "tls.certManager.issuerRef.kind=ClusterIssuer"),
+    )
+    made = {each["spec"]["secretName"] for each in items if each["kind"] == "Certificate"}
+    mounted = {
+        source["secret"].get("secretName", source["secret"].get("name"))
+        for _, spec in pod_specs(items)
+        for volume in spec["volumes"]
+        for source in (volume, *volume.get("projected", {}).get("sources", ()))
+        if "secret" in source
+    }
+    webhooks = one(items, "MutatingWebhookConfiguration", "vgpu-admission")
+
+    assert mounted == made | {"mine"}
+    assert webhooks["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": "vgpu-system/vgpu-admission"
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "conditions", "has_policies"),
+    [("1.27.0", False, False), ("1.29.0", True, False), ("1.30.0-eks-1", True, True)],
+)
+def test_an_older_api_server_gets_what_it_knows(
+    version: str, conditions: bool, has_policies: bool
+) -> None:
+    items = rendered(version=version)
+    webhooks = one(items, "MutatingWebhookConfiguration", "vgpu-admission")["webhooks"]
+
+    assert all(("matchConditions" in each) == conditions for each in webhooks)
+    kinds = {each["kind"] for each in items}
+    assert ("ValidatingAdmissionPolicy" in kinds) == has_policies
+    scheduler = one(items, "Deployment", "vgpu-scheduler")["spec"]["template"]["spec"]
+    assert containers_of(scheduler)[0]["image"].endswith(f":v{version.partition('-')[0]}")
+
+
+def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
+    kinds = ("Webhook", "Policy")
+    items = [
+        each
+        for each in rendered("dialects={native,volcano}")
+        if any(word in each["kind"] for word in kinds) and each["kind"] != "NetworkPolicy"
+    ]
+    text = json.dumps(items)
+
+    assert "volcano.sh/vgpu-number" in text
+    assert "nvidia.com/use-gputype" in text  # Volcano's, too
+    for foreign in ("nvidia.com/gpumem", "hami.io/", "gpu-fraction", "tencent.com/", "alnair/"):
+        assert foreign not in text, foreign
+
+
+def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
+    installed = site.helm("install", "vgpu", str(CHART))
+    assert installed.status == 0, installed.stderr
+    before = {name: site.get("secret", name)["data"] for name in ("vgpu-tls", "vgpu-keys")}
+
+    assert site.helm("upgrade", "vgpu", str(CHART)).status == 0
+    after = {name: site.get("secret", name)["data"] for name in before}
+    assert site.helm("upgrade", "vgpu", str(CHART), "--set=tls.renew=true").status == 0
+    renewed = {name: site.get("secret", name)["data"] for name in before}
+
+    assert after == before
+    assert renewed["vgpu-tls"] != before["vgpu-tls"]
+    assert renewed["vgpu-keys"] == before["vgpu-keys"]
+
+
+def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None:
+    assert site.helm("install", "vgpu", str(CHART)).status == 0
+    site.kubectl("patch", "secret", "vgpu-admission", '--patch={"data": {"tls.crt": "eA=="}}')
+    site.kubectl(
+        *("patch", "mutatingwebhookconfiguration", "vgpu-admission", "--type=json"),
+        '--patch=[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"eA=="}]',
+    )
+
+    upgraded = site.helm("upgrade", "vgpu", str(CHART), "--set=cache.replicas=3")
+
+    assert upgraded.status == 0, upgraded.stderr
+    assert site.get("secret", "vgpu-admission")["data"] == {"tls.crt": "eA=="}
+    webhooks = site.get("mutatingwebhookconfiguration", "vgpu-admission")["webhooks"]
+    assert webhooks[0]["clientConfig"]["caBundle"] == "eA=="
+
+
+def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/kubernetes.md").read_text()
+    _, begin, rest = text.partition("$ openssl req -x509")
+    commands = f"{begin}{rest.partition('$ kubectl create namespace')[0]}"
+    script = "set -e\n" + re.sub(r"^\$ ", "", commands, flags=re.MULTILINE)
+
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    agent = tomllib.loads(
+        text_of(items_of((MANIFESTS / "vgpu.yaml").read_text()), "vgpu-node", "agent.toml")
+    )
+    for name, host in (
+        ("vgpu-scheduler-cache", agent["cache"]["server_name"]),
+        ("vgpu-scheduler", "vgpu-scheduler"),
+    ):
+        words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt")
+        verified = subprocess.run(
+            [*words, f"{name}.crt"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_rights_are_what_each_needs(site: Site) -> None:
+    assert site.helm("install", "vgpu", str(CHART)).status == 0
+    own = site.namespace
+    cache, agent = "vgpu-scheduler-cache", "vgpu-node-agent"
+
+    # The API server hears of new rights, as of all else, a moment later.
+    wait_until(lambda: site.may(cache, "watch", "pods"), "the rights are known")
+    for verb, what in (
+        ("patch", "nodes"),
+        ("create", "pods:binding"),
+        ("create", "pods:eviction"),
+        ("patch", "events"),
+        ("create", "tokenreviews.authentication.k8s.io"),
+    ):
+        assert site.may(cache, verb, what), (verb, what)
+    assert site.may(cache, "update", "leases/vgpu-scheduler-cache", namespace=own)
+    assert site.may(cache, "watch", "leases", namespace="kube-node-lease")
+    assert site.may(cache, "update", "secrets/vgpu-admission", namespace=own)
+    for verb, what in (
+        ("get", "secrets"),
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("create", "pods:exec"),
+        ("impersonate", "users"),
+        ("escalate", "clusterroles"),
+    ):
+        assert not site.may(cache, verb, what), (verb, what)
+        assert not site.may(cache, verb, what, namespace=own), (verb, what)
+    for verb in ("get", "list", "watch", "create", "patch"):
+        assert not site.may(agent, verb, "pods", namespace=own)
+        assert not site.may(agent, verb, "nodes")
+
+
+def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
+    installed = site.helm("install", "vgpu", str(CHART))
+    assert installed.status == 0, installed.stderr
+    slice_of = {"resources": {"limits": {"vgpu.dev/count": "1", "vgpu.dev/memory": "1Gi"}}}
+    spec: Any = {"containers": [{**PROBE["spec"]["containers"][0], **slice_of}]}  # type: ignore[index]
+    asking = {**PROBE, "metadata": {"name": "asking"}, "spec": spec}
+
+    def refusal() -> str:
+        return site.kubectl(
+            "create", "-f", "-", "--dry-run=server", stdin=json.dumps(asking)
+        ).stderr
+
+    wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
+    plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
+    refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
+    uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")
+
+    assert plain.status == 0, plain.stderr
+    assert refused.status == 1
+    assert 'failed calling webhook "pods.vgpu.dev"' in refused.stderr
+    assert uninstalled.status == 0, uninstalled.stderr
+    wait_until(
+        lambda: site.kubectl("create", "-f", "-", stdin=json.dumps(asking)).status == 0,
+        "the pod is let in once nobody is there to ask",
+    )
+
+
+def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
+    plane: ControlPlane, site: Site, tmp_path: Path
+) -> None:
+    """Here no controller runs, and no kubelet: the test is the one, and runs the Job's program."""
+    kinds = sorted({each["kind"] for each in rendered(namespace=site.namespace)})
+    assert site.helm("install", "vgpu", str(CHART)).status == 0
+
+    with subprocess.Popen(
+        [
+            *(find_built("helm"), f"--kubeconfig={site.kubeconfig}"),
+            *(f"--namespace={site.namespace}", "uninstall", "vgpu", "--timeout=3m"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as uninstalling:
+        try:
+            wait_until(
+                lambda: site.kubectl("get", "job", "vgpu-undo").status == 0,
+                "the Job is there",
+                timeout_seconds=60,
+            )
+            container = site.get("job", "vgpu-undo")["spec"]["template"]["spec"]["containers"][0]
+            undone = take_back(plane, site, container["args"], tmp_path)
+            # Before that nothing is removed.
+            assert uninstalling.poll() is None
+            assert site.kubectl("get", "deployment", "vgpu-scheduler-cache").status == 0
+            site.finish_job("vgpu-undo")
+            _, errors = uninstalling.communicate(timeout=120)
+        finally:
+            uninstalling.kill()
+
+    assert undone.endswith(f"daemonset {site.namespace}/vgpu-node: 2 of 2 nodes\n")
+    assert uninstalling.returncode == 0, errors
+    label = "--selector=app.kubernetes.io/name=vgpu"
+    left = site.kubectl("get", ",".join(kinds), "--all-namespaces", label, "--output=name")
+    assert left.status == 0, left.stderr
+    assert left.stdout == ""
+
+
+def take_back(plane: ControlPlane, site: Site, args: list[str], folder: Path) -> str:
+    """Run what the Job runs, with its rights, while the test answers for the controller."""
+    file = folder / "daemonset.json"
+    file.write_text(site.get("configmap", "vgpu-undo")["data"]["daemonset.json"])
+    token = site.kubectl("create", "token", "vgpu-undo").stdout.strip()
+    assert args[:2] == ["roll-out", "/etc/vgpu/undo/daemonset.json"]
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scheduler_cache.cli", "roll-out", str(file)),
+            f"--kubeconfig={plane.kubeconfig(folder / 'undo', {'token': token})}",
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as program:
+
+        def removing() -> bool:
+            spec = site.get("daemonset", "vgpu-node")["spec"]["template"]["spec"]
+            return "--undo" in spec["initContainers"][0]["args"]
+
+        wait_until(removing, "the nodes' pods are to remove", timeout_seconds=60)
+        site.patch_status(
+            "daemonset/vgpu-node",
+            observedGeneration=site.get("daemonset", "vgpu-node")["metadata"]["generation"],
+            **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), 2),
+            currentNumberScheduled=2,
+            numberMisscheduled=0,
+        )
+        output, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, output
+    return output
+
+
+def test_nothing_is_taken_back_where_nobody_wants_it() -> None:
+    for value in ("node.undoOnUninstall=false", "node.agent=host", "node.agent=remove"):
+        assert not [each for each in rendered(value) if each["kind"] == "Job"], value
