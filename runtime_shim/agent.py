@@ -422,6 +422,7 @@ class Agent:
                 cache_connected=lambda: self._cache_connected,
                 mode=self._config.mode,
                 certificate_expires=lambda: self.cache.expires_unix_seconds,
+                resources=self.plugins.registered if self.plugins is not None else dict,
             ),
         )
         logger.info("serving metrics", extra={"address": self._config.metrics.listen})

@@ -212,8 +212,14 @@ class Inventory:
         return await self._ask(uuid, partial(self._nvml.load, uuid))
 
     async def xids(self) -> list[Xid]:
-        """Return the errors that the driver has reported since the last call."""
-        return await self._ask("", self._nvml.xids) or []
+        """Return the errors that the driver has reported since the last call.
+
+        None of them while NVML is away, which `refresh` counts and tells.
+        """
+        try:
+            return await in_thread(self._nvml.xids, self._executor)
+        except InventoryError:
+            return []
 
     async def _ask(self, uuid: str, question: Callable[[], T]) -> T | None:
         try:

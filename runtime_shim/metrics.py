@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from socketserver import TCPServer, ThreadingMixIn
@@ -53,6 +53,8 @@ class Sources:
     mode: str
     certificate_expires: Callable[[], float] = lambda: float("inf")
     """When what proves this node ends, Unix time; infinite without a certificate."""
+    resources: Callable[[], Mapping[str, bool]] = dict
+    """Kubernetes: whether the kubelet listens to each resource of this node."""
 
 
 class AgentCollector(Collector):
@@ -95,6 +97,15 @@ class AgentCollector(Collector):
                 "When the certificate that proves this node ends, Unix time.",
                 value=expires,
             )
+        if resources := self._sources.resources():
+            registered = GaugeMetricFamily(
+                "vgpu_resource_registered",
+                "1: the kubelet listens to this resource of the node.",
+                labels=["resource"],
+            )
+            for name, heard in sorted(resources.items()):
+                registered.add_metric([name], int(heard))
+            yield registered
         about = GaugeMetricFamily("vgpu_agent_info", "The agent.", labels=["version", "mode"])
         about.add_metric([__version__, self._sources.mode], 1)
         yield about

@@ -102,13 +102,16 @@ def contradiction(asked: Asked, given: Collection[str], by_name: Mapping[str, Ca
 
 def _names(spec: Spec) -> Iterator[str]:
     """Yield every name of a card; `!` and a sentence for what is no name of one."""
-    for entry in env_entries(spec):
-        name, _, value = entry.partition("=")
+    variables = [entry.partition("=") for entry in env_entries(spec)]
+    for name, _, value in variables:
         if name in _BEYOND_CARDS and value not in _NOTHING:
             yield f"!{name} opens more than cards"
         # Every entry of a variable that is set twice: other runtimes may take another one.
-        if name == _VISIBLE_DEVICES and not value.startswith(DEVICE_LISTS):
-            yield from map(_card, value.split(","))
+        if name == _VISIBLE_DEVICES:
+            yield from (_card(item) for item in value.split(",") if item not in DEVICE_LISTS)
+    set_ones = {name for name, _, _ in variables}
+    if "CUDA_VERSION" in set_ones and _VISIBLE_DEVICES not in set_ones:
+        yield "!without NVIDIA_VISIBLE_DEVICES an old CUDA image gets every card"
     for mount in mounts(spec):
         place = destination(mount)
         for folder in DEVICE_LISTS:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -118,11 +119,15 @@ def _serve_cluster(config: Config) -> Coroutine[None, None, None]:
     try:
         from scheduler_cache import cluster_server
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the Kubernetes mode needs the package {error.name}; it ships as a container image "
-            "with everything in requirements-kube.txt"
-        ) from error
+        raise _missing(error) from error
     return cluster_server.serve(config)
+
+
+def _missing(error: ModuleNotFoundError) -> click.ClickException:
+    return click.ClickException(
+        f"the Kubernetes mode needs the package {error.name}; it ships as a container image "
+        "with everything in requirements-kube.txt"
+    )
 
 
 @main.command()
@@ -130,6 +135,42 @@ def _serve_cluster(config: Config) -> Coroutine[None, None, None]:
 def check_config(config_path: Path | None, **flags: object) -> None:
     """Check the configuration and print what would run."""
     click.echo(_config(config_path, flags))
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--kubeconfig", metavar="FILE", help="Default: the cluster in which this runs.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=240.0,
+    show_default=True,
+    help="How long to wait for all nodes.",
+)
+def roll_out(file: Path, kubeconfig: str | None, seconds: float) -> None:
+    """Give a DaemonSet the template in FILE (JSON), and wait until every node runs it.
+
+    With it the chart takes back what it did to nodes, before it is uninstalled.
+    """
+    try:
+        item = json.loads(file.read_text())
+        asyncio.run(_roll_out(item, kubeconfig, seconds))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    except SchedulerCacheError as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _roll_out(item: dict[str, Any], kubeconfig: str | None, seconds: float) -> None:
+    try:
+        from scheduler_cache.kube.client import KubeClient
+        from scheduler_cache.kube.connection import InClusterConnection, KubeconfigConnection
+        from scheduler_cache.kube.roll_out import roll_out
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    connection = KubeconfigConnection(Path(kubeconfig)) if kubeconfig else InClusterConnection()
+    async with KubeClient(connection) as client:
+        await roll_out(client, item, seconds=seconds, tell=click.echo)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from scheduler_cache import https
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader
 from scheduler_cache.cluster_metrics import Metrics
+from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.errors import (
@@ -54,6 +55,7 @@ class ExtenderService:
         leader: Leader,
         metrics: Metrics,
         wakeup: Wakeup,
+        preemption: Preemption,
         *,
         bind_wait_seconds: float = 2.0,
     ) -> None:
@@ -63,6 +65,7 @@ class ExtenderService:
         self._leader = leader
         self._metrics = metrics
         self._wakeup = wakeup
+        self._preemption = preemption
         self._bind_wait_seconds = bind_wait_seconds
         feed.followers += (extender.follow, wakeup.follow)
 
@@ -107,7 +110,9 @@ class ExtenderService:
             # Agents report to the leader alone: a follower cannot say that nothing fits.
             self._leader.check()
         if not result.fitting:
-            self._wakeup.turned_away(asked.pod["metadata"]["uid"])
+            uid = asked.pod["metadata"]["uid"]
+            self._wakeup.turned_away(uid)
+            self._preemption.consider(uid, list(result.failed))
         return "fits" if result.fitting else "fits_nowhere", messages.filter_result(
             asked, result.fitting, result.failed, result.unresolvable
         )

@@ -70,6 +70,16 @@ class Metrics:
         finally:
             self._streams.dec()
 
+    def watch_chores(self, waiting: Callable[[], int], failures: Callable[[], int]) -> None:
+        """Show how many of the leader's chores wait, and how many tries have failed."""
+        words = {
+            "waiting": ("The leader's writes that wait, those after a failure included.", waiting),
+            "failed_tries": ("Tries of such writes that failed since the start.", failures),
+        }
+        for name, (text, read) in words.items():
+            gauge = Gauge(f"vgpu_cache_chores_{name}", text, registry=self.registry)
+            gauge.set_function(read)
+
     def watch(self, cluster: Cluster, feed: Feed, leading: Callable[[], bool]) -> None:
         """Show what the cluster holds, and how the copies of the API server's objects stand."""
         self.registry.register(_State(cluster, feed, leading))

@@ -27,6 +27,7 @@ from scheduler_cache.cluster_extender import ExtenderService
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader, epoch_floor
 from scheduler_cache.cluster_metrics import Metrics
+from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_service import ClusterService, Who
 from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config import Config
@@ -144,17 +145,26 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             )
 
         servers, addresses = await _listen(stack, config, client, health, service)
+        asked = Extender(
+            cluster,
+            dialects,
+            default_policy=CardPolicy(config.card_policy),
+            scheduler_names=kubernetes.extender.scheduler_names,
+        )
         extender = ExtenderService(
-            Extender(
-                cluster,
-                dialects,
-                default_policy=CardPolicy(config.card_policy),
-                scheduler_names=kubernetes.extender.scheduler_names,
-            ),
+            asked,
             feed,
             leader,
             metrics,
             Wakeup(client, cluster, leader.upkeep.chores, leader.check, lambda: election.leading),
+            Preemption(
+                client,
+                cluster,
+                asked,
+                leader.upkeep,
+                leader.check,
+                lambda: kubernetes.extender.preempt_slices and election.leading,
+            ),
             bind_wait_seconds=kubernetes.extender.bind_wait_seconds,
         )
         extended = await stack.enter_async_context(

@@ -78,6 +78,7 @@ class Upkeep:
         self._now_ns = now_ns
         self._now = now
         self.chores = chores or Chores()
+        metrics.watch_chores(lambda: len(self.chores), lambda: self.chores.failures)
         self._began_ns = 0
         self._isolation: dict[str, tuple[Isolation, ...]] = {}
         """What each node told last, so that the same again costs nothing."""
@@ -116,7 +117,7 @@ class Upkeep:
         for owner in deltas.evict:
             self._plan_eviction(owner)
         for node_name, notice in deltas.notices:
-            self._plan_event(node_name, notice)
+            self.plan_event(node_name, notice)
         for name in deltas.nodes:
             # The pod's event may have come before that of the node's label.
             self._plan_completions(name)
@@ -263,7 +264,7 @@ class Upkeep:
         path = f"/api/v1/namespaces/{record.pod.namespace}/pods/{record.pod.name}"
         for each in worth_telling(record.isolation, told):
             refused = each.state is IsolationState.REFUSED
-            self._plan_event(
+            self.plan_event(
                 node_name,
                 Notice(
                     "IsolationRefused" if refused else "IsolationWeak",
@@ -317,7 +318,8 @@ class Upkeep:
 
     # Events
 
-    def _plan_event(self, node_name: str, notice: Notice) -> None:
+    def plan_event(self, node_name: str, notice: Notice) -> None:
+        """Plan to say something of a pod, or of a node where the notice names none."""
         about = notice.pod.uid if notice.pod else node_name
         name = notice.pod.container_name if notice.pod else ""
         key = ("event", about, name, notice.reason)

@@ -71,6 +71,8 @@ class Pod:
     """Where room is being made for it by preemption; empty: nowhere."""
     scheduler_name: str = ""
     priority: int = 0
+    preempts: bool = True
+    """Pods of lower priority may be evicted for it."""
     gang: str = ""
     """The group of pods of its namespace that only start together; empty: it is in none."""
     deleting: bool = False
@@ -138,6 +140,7 @@ def pod_of(source: Mapping[str, Any]) -> Pod:
         nominated_node_name=_text(status.get("nominatedNodeName")),
         scheduler_name=_text(spec.get("schedulerName")),
         priority=_whole(spec.get("priority")),
+        preempts=spec.get("preemptionPolicy") != "Never",
         gang=_gang(metadata),
         deleting=bool(_text(metadata.get("deletionTimestamp"))),
         labels=_strings(metadata.get("labels")),

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 LAUNCHER_NAME = "vgpu-container-runtime"
-_FOLDERS = ("/usr/bin", "/usr/local/bin")
+# Of the Debian package, of `make install`, and of the DaemonSet.
+_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/vgpu/bin")
 
 
 def launcher_places(given: Path | None) -> list[Path]:

@@ -168,3 +168,6 @@ _CHECKS: Final[dict[tuple[str, str, str], Callable[[Review, Rules], None]]] = {
     ("UPDATE", "nodes", ""): _node,
     ("UPDATE", "nodes", "status"): _node,
 }
+
+JUDGED: Final = frozenset(_CHECKS)
+"""(operation, resource, subresource) of everything that is judged here."""

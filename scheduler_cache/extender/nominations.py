@@ -34,6 +34,21 @@ class Nominations:
         self._node_of: dict[str, str] = {}
         self._kept = NodeFit(default)
         self._made_of: dict[str, NodeView] = {}
+        self._promised: dict[str, str] = {}
+
+    def promise(self, uid: str, node_name: str) -> None:
+        """Keep room on a node for a pod for which we evict others there. `withdraw` ends it."""
+        self._promised[uid] = node_name
+        self.follow(uid)
+
+    def withdraw(self, uid: str) -> None:
+        """Keep no room any more than the API server says."""
+        if self._promised.pop(uid, ""):
+            self.follow(uid)
+
+    def promised(self, uid: str) -> bool:
+        """Return whether room is made for a pod already, by us or by kube-scheduler."""
+        return uid in self._node_of
 
     def follow(self, uid: str) -> None:
         """Look at a pod anew."""
@@ -43,11 +58,19 @@ class Nominations:
             if not self._nodes[name]:
                 del self._nodes[name]
         record = self._cluster.record(uid)
-        if record is None or record.gone or record.pod.terminal or record.pod.deleting:
+        if (
+            record is None
+            or record.gone
+            or record.pod.terminal
+            or record.pod.deleting
+            or record.request is None
+            # What is bound, or about to be, holds its slices itself.
+            or record.node_name
+        ):
+            self._promised.pop(uid, None)
             return
-        # What is bound, or about to be, holds its slices itself.
-        name = "" if record.node_name else record.pod.nominated_node_name
-        if name and record.request is not None:
+        name = record.pod.nominated_node_name or self._promised.get(uid, "")
+        if name:
             self._nodes.setdefault(name, {})[uid] = record
             self._node_of[uid] = name
 

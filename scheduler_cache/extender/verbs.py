@@ -8,7 +8,7 @@ and its scheduler tries again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from scheduler_cache.cluster import Cluster, Deltas
@@ -25,13 +25,13 @@ from scheduler_cache.extender.messages import BindingAsked, Victims
 from scheduler_cache.extender.node_fit import Filtered, NodeFit
 from scheduler_cache.extender.nominations import Nominations
 from scheduler_cache.extender.shape import Shape
-from scheduler_cache.extender.victims import Search
+from scheduler_cache.extender.victims import Cost, Search
 from scheduler_cache.extender.what_if import without
 from scheduler_cache.kube import objects
 from scheduler_cache.model import CardPolicy
 from scheduler_cache.node_view import NodeView
 from scheduler_cache.pod import Pod, pod_of
-from scheduler_cache.record import Record
+from scheduler_cache.record import AllocationState, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,15 @@ class _Asked:
     pod: Pod
     request: PodRequest | None
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Relief:
+    """Evictions that make room for a pod."""
+
+    node_name: str
+    victims: frozenset[str]
+    cost: Cost
 
 
 class Extender:
@@ -159,25 +168,57 @@ class Extender:
         except (DialectError, InvalidRequestError) as error:
             return _Asked(pod, None, str(error))
 
+    def relief(self, uid: str, name: str, spared: Set[str]) -> Relief | None:
+        """Return whose eviction makes room on a node for a pod that waits; None: nobody's does.
+
+        `spared`: pods that may not be evicted now. An empty set of victims: those who hold the room
+        are ending already. Raises nothing; a pod that needs no help gets none.
+        """
+        record = self._cluster.record(uid)
+        if (
+            record is None
+            or record.request is None
+            or not record.pod.preempts
+            or self._cluster.state(uid) is not AllocationState.PENDING
+            or self._nominations.promised(uid)
+        ):
+            return None
+        search = self._search(record.pod, Shape.of(record.pod, record.request), name, (), spared)
+        victims = search.victims() if search is not None else None
+        if search is None or victims is None:
+            return None
+        return Relief(node_name=name, victims=victims, cost=search.cost(victims))
+
+    def promise(self, uid: str, node_name: str) -> None:
+        """Keep the room on a node for a pod, from pods of lower or equal priority."""
+        self._nominations.promise(uid, node_name)
+
+    def withdraw(self, uid: str) -> None:
+        """End a promise. A pod that is bound or gone needs it no more by itself."""
+        self._nominations.withdraw(uid)
+
     def _victims(
         self, pod: Pod, shape: Shape, name: str, given: Sequence[str]
     ) -> frozenset[str] | None:
         """Return who must go besides `given`; None: evictions do not help there."""
+        search = self._search(pod, shape, name, given, frozenset())
+        return search.victims() if search is not None else None
+
+    def _search(
+        self, pod: Pod, shape: Shape, name: str, given: Sequence[str], spared: Set[str]
+    ) -> Search | None:
         view = self._nominations.later(pod, name)
         if view is None:
             return None
         lower = self._lower(pod, view)
         ending = {uid for uid, each in lower.items() if each.deleting}
+        stay = ending.union(given, spared)
         return Search(
             view=without(view, ending.union(given)),
             shape=shape,
-            evictable={
-                uid: each.priority
-                for uid, each in lower.items()
-                if uid not in ending and uid not in given
-            },
+            evictable={uid: each.priority for uid, each in lower.items() if uid not in stay},
             default=self._default,
-        ).victims()
+        )
 
     def _lower(self, pod: Pod, view: NodeView) -> dict[str, Pod]:
         """Return the pods of lower priority that hold something on a node, by uid."""

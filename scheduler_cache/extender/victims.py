@@ -25,7 +25,8 @@ from scheduler_cache.placing import place_pod
 # Larger sets are not tried one by one: of 16 holders of a card there would be thousands.
 _LARGEST_TRIED = 3
 
-_Cost = tuple[int, int, int, int]
+Cost = tuple[int, int, int, int]
+"""The highest priority, the number of pods, the sum of priorities, the bytes."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Search:
         }
         requests = list(self.shape.requests)
         if len(requests) == 1 and requests[0].count == 1:
-            return min(cheapest.values(), key=self._cost) if cheapest else None
-        ranked = sorted(cheapest, key=lambda uuid: (self._cost(cheapest[uuid]), uuid))
+            return min(cheapest.values(), key=self.cost) if cheapest else None
+        ranked = sorted(cheapest, key=lambda uuid: (self.cost(cheapest[uuid]), uuid))
         ranked += [uuid for uuid in self.view.inventory.cards if uuid not in cheapest]
         opened: frozenset[str] = frozenset()
         for uuid in ranked:
@@ -82,7 +83,7 @@ class Search:
                 if self._takes(card_uuid, chosen := frozenset(some))
             ]
             if enough:
-                return min(enough, key=self._cost)
+                return min(enough, key=self.cost)
         chosen = frozenset(holders)
         for uid in self._least_first(holders):
             if self._takes(card_uuid, chosen - {uid}):
@@ -128,7 +129,8 @@ class Search:
         holds = self.view.holds.get(card_uuid, ())
         return frozenset(each.pod_uid for each in holds if each.pod_uid in self.evictable)
 
-    def _cost(self, uids: Set[str]) -> _Cost:
+    def cost(self, uids: Set[str]) -> Cost:
+        """Return what is lost with some pods; the least is the best."""
         priorities = [self.evictable[uid] for uid in uids]
         least = -(1 << 31)
         return (

@@ -68,6 +68,7 @@ class PodSpec(TypedDict, total=False):
     runtimeClassName: str
     priority: int
     priorityClassName: str
+    preemptionPolicy: str
     initContainers: list[Container]
     containers: list[Container]
 

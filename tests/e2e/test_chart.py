@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import datetime
 import filecmp
 import json
+import re
 import subprocess
+import sys
+import tomllib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +18,16 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import CHART, MANIFESTS, Item, containers_of, items_of, one, pod_specs
+from tests.deploy.manifests import (
+    CHART,
+    MANIFESTS,
+    Item,
+    containers_of,
+    items_of,
+    one,
+    pod_specs,
+    text_of,
+)
 from tests.testbed import REPOSITORY
 from tests.testbed.kubernetes import ControlPlane
 from tests.testbed.kubernetes.programs import find_built
@@ -76,6 +89,26 @@ class Site:
         assert done.status == 0, done.stderr
         return json.loads(done.stdout)
 
+    def patch_status(self, what: str, **status: object) -> None:
+        """Write a status, as a controller does."""
+        done = self.kubectl(
+            *("patch", what, "--subresource=status", "--type=merge"),
+            f"--patch={json.dumps({'status': status})}",
+        )
+        assert done.status == 0, done.stderr
+
+    def finish_job(self, name: str) -> None:
+        """Say of a Job what its controller says of one that succeeded."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        done = {"status": "True", "lastTransitionTime": now, "lastProbeTime": now}
+        self.patch_status(
+            f"job/{name}",
+            startTime=now,
+            completionTime=now,
+            succeeded=1,
+            conditions=[{"type": kind, **done} for kind in ("SuccessCriteriaMet", "Complete")],
+        )
+
     def may(self, account: str, verb: str, what: str, *, namespace: str = "") -> bool:
         """Tell whether a service account of the namespace may do something.
 
@@ -101,7 +134,7 @@ def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     assert site.kubectl("create", "namespace", site.namespace).status == 0
     yield site
     # What is the cluster's own must not outlive the test, whatever became of it.
-    site.helm("uninstall", "vgpu", "--ignore-not-found")
+    site.helm("uninstall", "vgpu", "--ignore-not-found", "--no-hooks")
     site.kubectl("delete", "namespace", site.namespace, "--wait=false")
 
 
@@ -259,6 +292,25 @@ def test_an_older_api_server_gets_what_it_knows(
     assert containers_of(scheduler)[0]["image"].endswith(f":v{version.partition('-')[0]}")
 
 
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ((), "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST):9402"),
+        (("node.proof=certificate",), "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST):9400"),
+        (("cache.leaderService.clusterIP=fd00::9",), "[fd00::9]:9402"),
+        (("node.cacheAddress=lb.example:31400",), "lb.example:31400"),
+    ],
+)
+def test_agents_go_where_they_are_told_and_may(values: tuple[str, ...], address: str) -> None:
+    items = rendered(*values)
+    spec = one(items, "DaemonSet", "vgpu-node")["spec"]["template"]["spec"]
+    variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    (rule,) = one(items, "NetworkPolicy", "vgpu-node")["spec"]["egress"]
+
+    assert variables["VGPU_CACHE_ADDRESS"] == address
+    assert int(address.rpartition(":")[2]) in [each["port"] for each in rule["ports"]]
+
+
 def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     kinds = ("Webhook", "Policy")
     items = [
@@ -303,6 +355,29 @@ def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None
     assert site.get("secret", "vgpu-admission")["data"] == {"tls.crt": "eA=="}
     webhooks = site.get("mutatingwebhookconfiguration", "vgpu-admission")["webhooks"]
     assert webhooks[0]["clientConfig"]["caBundle"] == "eA=="
+
+
+def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/kubernetes.md").read_text()
+    _, begin, rest = text.partition("$ openssl req -x509")
+    commands = f"{begin}{rest.partition('$ kubectl create namespace')[0]}"
+    script = "set -e\n" + re.sub(r"^\$ ", "", commands, flags=re.MULTILINE)
+
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    agent = tomllib.loads(
+        text_of(items_of((MANIFESTS / "vgpu.yaml").read_text()), "vgpu-node", "agent.toml")
+    )
+    for name, host in (
+        ("vgpu-scheduler-cache", agent["cache"]["server_name"]),
+        ("vgpu-scheduler", "vgpu-scheduler"),
+    ):
+        words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt")
+        verified = subprocess.run(
+            [*words, f"{name}.crt"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_rights_are_what_each_needs(site: Site) -> None:
@@ -353,7 +428,7 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
     plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
     refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
-    uninstalled = site.helm("uninstall", "vgpu")
+    uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")
 
     assert plain.status == 0, plain.stderr
     assert refused.status == 1
@@ -365,13 +440,79 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     )
 
 
-def test_uninstalling_leaves_nothing(site: Site) -> None:
+def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
+    plane: ControlPlane, site: Site, tmp_path: Path
+) -> None:
+    """Here no controller runs, and no kubelet: the test is the one, and runs the Job's program."""
     kinds = sorted({each["kind"] for each in rendered(namespace=site.namespace)})
     assert site.helm("install", "vgpu", str(CHART)).status == 0
 
-    assert site.helm("uninstall", "vgpu").status == 0
+    with subprocess.Popen(
+        [
+            *(find_built("helm"), f"--kubeconfig={site.kubeconfig}"),
+            *(f"--namespace={site.namespace}", "uninstall", "vgpu", "--timeout=3m"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as uninstalling:
+        try:
+            wait_until(
+                lambda: site.kubectl("get", "job", "vgpu-undo").status == 0,
+                "the Job is there",
+                timeout_seconds=60,
+            )
+            container = site.get("job", "vgpu-undo")["spec"]["template"]["spec"]["containers"][0]
+            undone = take_back(plane, site, container["args"], tmp_path)
+            # Before that nothing is removed.
+            assert uninstalling.poll() is None
+            assert site.kubectl("get", "deployment", "vgpu-scheduler-cache").status == 0
+            site.finish_job("vgpu-undo")
+            _, errors = uninstalling.communicate(timeout=120)
+        finally:
+            uninstalling.kill()
 
+    assert undone.endswith(f"daemonset {site.namespace}/vgpu-node: 2 of 2 nodes\n")
+    assert uninstalling.returncode == 0, errors
     label = "--selector=app.kubernetes.io/name=vgpu"
     left = site.kubectl("get", ",".join(kinds), "--all-namespaces", label, "--output=name")
     assert left.status == 0, left.stderr
     assert left.stdout == ""
+
+
+def take_back(plane: ControlPlane, site: Site, args: list[str], folder: Path) -> str:
+    """Run what the Job runs, with its rights, while the test answers for the controller."""
+    file = folder / "daemonset.json"
+    file.write_text(site.get("configmap", "vgpu-undo")["data"]["daemonset.json"])
+    token = site.kubectl("create", "token", "vgpu-undo").stdout.strip()
+    assert args[:2] == ["roll-out", "/etc/vgpu/undo/daemonset.json"]
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scheduler_cache.cli", "roll-out", str(file)),
+            f"--kubeconfig={plane.kubeconfig(folder / 'undo', {'token': token})}",
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as program:
+
+        def removing() -> bool:
+            spec = site.get("daemonset", "vgpu-node")["spec"]["template"]["spec"]
+            return "--undo" in spec["initContainers"][0]["args"]
+
+        wait_until(removing, "the nodes' pods are to remove", timeout_seconds=60)
+        site.patch_status(
+            "daemonset/vgpu-node",
+            observedGeneration=site.get("daemonset", "vgpu-node")["metadata"]["generation"],
+            **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), 2),
+            currentNumberScheduled=2,
+            numberMisscheduled=0,
+        )
+        output, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, output
+    return output
+
+
+def test_nothing_is_taken_back_where_nobody_wants_it() -> None:
+    for value in ("node.undoOnUninstall=false", "node.agent=host", "node.agent=remove"):
+        assert not [each for each in rendered(value) if each["kind"] == "Job"], value

@@ -223,7 +223,8 @@ class FakeApiServer:
         if request.method == "POST" and place.subresource == "binding":
             return await self._bind(place, body)
         if request.method == "POST" and place.subresource == "eviction":
-            await self.remove(place.collection, place.name, place.namespace)
+            if not body.get("deleteOptions", {}).get("dryRun"):
+                await self.remove(place.collection, place.name, place.namespace)
             return web.json_response({"kind": "Status", "status": "Success"}, status=201)
         if request.method == "POST":
             return await self._create(place, body)

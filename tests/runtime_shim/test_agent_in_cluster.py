@@ -116,6 +116,20 @@ async def test_what_the_stream_told_is_answered_without_a_question(
     assert cluster.cache.reports[-1].ready
 
 
+async def test_the_cache_s_address_of_a_pod_s_variable_goes_before_the_file_s(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The DaemonSet's agent knows its Service by a variable alone.
+    config = cluster.node.directory / "agent.toml"
+    config.write_text(config.read_text().replace(f"127.0.0.1:{cluster.port}", "127.0.0.1:1"))
+    monkeypatch.setenv("VGPU_CACHE_ADDRESS", f"127.0.0.1:{cluster.port}")
+    cluster.streams.snapshot()
+
+    await cluster.start_agent()
+
+    await until(lambda: cluster.cache.streams == 1)
+
+
 async def test_a_message_that_is_missing_begins_a_new_stream(cluster: Cluster) -> None:
     cluster.streams.snapshot()
     await cluster.start_agent()

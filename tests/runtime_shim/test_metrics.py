@@ -29,6 +29,7 @@ class Node:
     readings: Readings = field(default_factory=Readings)
     counters: Counters = field(default_factory=Counters)
     nvml_errors: dict[str, int] = field(default_factory=lambda: {"": 0})
+    resources: dict[str, bool] = field(default_factory=dict)
     port: int = 0
 
     def scrape(self, label: str) -> Samples:
@@ -57,6 +58,7 @@ def node() -> Iterator[Node]:
             nvml_errors=lambda: node.nvml_errors,
             cache_connected=lambda: True,
             mode="local",
+            resources=lambda: node.resources,
         ),
     )
     node.port = server.port
@@ -117,6 +119,16 @@ def test_counts_are_there_before_anything_happened(node: Node) -> None:
     assert all(node.scrape("reason")["vgpu_create_refusals_total", each] == 0 for each in REFUSALS)
     assert all(node.scrape("event")["vgpu_enforcement_events_total", each] == 0 for each in EVENTS)
     assert node.scrape("")["vgpu_cache_connected", ""] == 1
+
+
+def test_a_resource_shows_whether_the_kubelet_listens(node: Node) -> None:
+    assert not any("resource" in name for name, _ in node.scrape("resource"))
+
+    node.resources = {"vgpu.dev/count": True, "nvidia.com/gpu": False}
+
+    samples = node.scrape("resource")
+    assert samples["vgpu_resource_registered", "vgpu.dev/count"] == 1
+    assert samples["vgpu_resource_registered", "nvidia.com/gpu"] == 0
 
 
 def test_the_latency_is_a_histogram(node: Node) -> None:

@@ -82,6 +82,8 @@ def test_every_way_to_name_a_card_is_seen(spec: Spec, names: set[str]) -> None:
         (plain_spec(annotations={"cdi.k8s.io/p": "vendor.example/nic=0"}), "is no card"),
         (plain_spec(mounts=[bind("/dev/null", f"{LISTS}/all")]), "names every card"),
         (plain_spec(mounts=[bind("/dev/null", f"{LISTS}/imex/0")]), "is none of cards"),
+        (plain_spec(f"NVIDIA_VISIBLE_DEVICES={LISTS},all"), "names every card"),
+        (plain_spec("CUDA_VERSION=9.0"), "an old CUDA image gets every card"),
         (plain_spec("NVIDIA_IMEX_CHANNELS=0"), "opens more than cards"),
         (plain_spec("NVIDIA_MIG_CONFIG_DEVICES=all"), "opens more than cards"),
     ],
@@ -120,6 +122,8 @@ def test_only_resources_of_whole_cards_vouch() -> None:
         ("7", {"7"}, "no card of this host"),
         ("7", {CARD}, "no card of this host"),
         ("GPU-parent", {CARD}, "no card of this host"),
+        (f"{LISTS},{OTHER_CARD}", {CARD}, "other cards than the kubelet gave"),
+        (f"{LISTS}/{CARD}", {CARD}, "no card of this host"),
     ],
 )
 def test_names_and_the_kubelet_s_cards_must_be_the_same(

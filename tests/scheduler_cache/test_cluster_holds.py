@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from scheduler_cache.dialects.dialect import Decision
+from scheduler_cache.dialects.hami import Hami
+from scheduler_cache.dialects.koordinator import Koordinator
 from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import (
     NoRoomError,
@@ -14,7 +18,8 @@ from scheduler_cache.errors import (
     NotYetError,
     WrongNodeError,
 )
-from scheduler_cache.pod import KubeNode, Pod
+from scheduler_cache.pod import KubeNode, Pod, pod_of
+from scheduler_cache.record import AllocationState
 from tests.scheduler_cache.builders import NODE
 from tests.scheduler_cache.kube_objects import (
     A,
@@ -291,3 +296,238 @@ def test_a_node_that_nobody_ever_described_is_forgotten_with_its_pods() -> None:
 
     assert world.cluster.node_names == [NODE]
     assert world.cluster.record("p1") is None
+
+
+# Events that come again, late, or in another order
+
+
+def test_news_of_a_pod_that_is_not_bound_yet_frees_nothing_of_its_reservation() -> None:
+    """kube-scheduler writes a condition; the Binding may be under way, or accepted already."""
+    world = World(gpu(A))
+    for confirmed in (False, True):
+        world.apply(pod("p1", container(memory="3Gi")))
+        world.cluster.reserve("p1", NODE, 1, world.now)
+        if confirmed:
+            world.cluster.confirm("p1", world.now)
+
+        world.apply(pod("p1", container(memory="3Gi")))
+
+        assert world.used(A)[0] == 3
+
+
+def test_a_pod_that_ended_and_was_released_holds_nothing_again_at_its_next_event() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="3Gi")))
+
+    def ended() -> dict[str, object]:
+        later = pod("p1", container(memory="3Gi"), node=NODE, phase="Succeeded")
+        later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+        return later
+
+    world.apply(ended())
+    assert world.used(A)[0] == 3
+    world.report()
+    assert world.used(A)[0] == 0
+
+    world.apply(ended())
+
+    assert world.used(A)[0] == 0
+    assert world.cluster.state("p1") is AllocationState.RELEASED
+
+
+def test_a_pod_that_has_ended_holds_while_its_node_reports_a_container() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="3Gi")))
+    held = world.resolve().allocation_id
+    later = pod("p1", container(memory="3Gi"), node=NODE, phase="Failed")
+    later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+    world.apply(later)
+
+    world.report(held)
+
+    assert world.used(A)[0] == 3
+    assert world.cluster.state("p1") is AllocationState.RUNNING
+    view = world.cluster.view(NODE)
+    assert view is not None
+    assert view.refusal == ""
+
+
+def test_a_pod_is_remembered_as_deleted_at_the_latest_version_that_was_told() -> None:
+    world = World(gpu(A))
+    world.cluster.delete_pod("p1", world.now, 20)
+    world.cluster.delete_pod("p1", world.now, 10)
+
+    world.apply(pod("p1", container(memory="3Gi"), version=15))
+
+    assert world.cluster.record("p1") is None
+
+
+def test_to_hear_of_a_deletion_again_does_not_prolong_its_memory() -> None:
+    world = World(gpu(A), remember_seconds=100)
+    world.cluster.delete_pod("p1", world.now, 20)
+    world.wait(90)
+    world.cluster.delete_pod("p1", world.now, 20)
+
+    world.wait(20)
+
+    with pytest.raises(NotYetError):
+        world.resolve()
+
+
+def test_a_lease_that_comes_again_unchanged_is_no_sign_of_life() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="3Gi")))
+    world.cluster.apply_lease(NODE, "renewed", world.now)
+    world.cluster.delete_pod("p1", world.now)
+    for _ in range(5):
+        world.wait(100)
+        world.cluster.apply_lease(NODE, "renewed", world.now)
+
+    world.wait(1)
+
+    assert world.used(A)[0] == 0
+
+
+# What still runs
+
+
+def placed_elsewhere(uid: str, memory: str) -> dict[str, object]:
+    """Return a pod as another leader, who knew of nothing else, has bound it."""
+    return World(gpu(A)).bind(pod(uid, container(memory=memory)))
+
+
+def test_who_is_bound_where_an_orphan_runs_waits_for_its_end() -> None:
+    world, other = World(gpu(A)), World(gpu(A))
+    other.bind(pod("p9", container(memory="6Gi")))
+    world.report(other.resolve("p9"))
+
+    world.apply(placed_elsewhere("p2", "6Gi"))
+
+    with pytest.raises(NotYetError, match="still used by a container that must end"):
+        world.resolve("p2")
+    world.report()
+    assert world.resolve("p2").slices[0].memory_bytes == 6 << 30
+
+
+def test_who_runs_already_is_not_taken_off_by_an_orphan() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="6Gi")))
+    running = world.resolve()
+    other = World(gpu(A))
+    other.bind(pod("p9", container(memory="6Gi")))
+
+    world.report(running, other.resolve("p9"))
+
+    assert running in world.cluster.snapshot(NODE)
+    assert world.resolve() == running
+
+
+def test_what_runs_counts_when_the_record_of_it_is_made_smaller() -> None:
+    world = World(gpu(A))
+    bound = world.bind(pod("p1", container(memory="6Gi")))
+    running = world.resolve()
+    text = bound["metadata"]["annotations"]["vgpu.dev/allocation"]
+    smaller = text.replace(str(6 << 30), str(1 << 30))
+    assert smaller != text
+
+    tampered = pod("p1", container(memory="6Gi"), node=NODE)
+    tampered["metadata"]["annotations"]["vgpu.dev/allocation"] = smaller
+    world.apply(tampered)
+    world.report(running)
+
+    assert world.used(A)[0] >= 6
+    with pytest.raises(NotBelievedError):
+        world.resolve()
+
+
+def test_a_pod_whose_card_became_smaller_is_not_started_and_not_evicted_for_it() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1", container(memory="6Gi")))
+    world.cards = (gpu(A, 4),)
+
+    deltas = world.report()
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve()
+    assert deltas.evict == []
+    assert [notice.reason for _, notice in deltas.notices] == ["AllocationLost"]
+
+
+# What two leaders, or two schedulers, gave twice
+
+
+def test_of_two_that_hold_the_last_slot_of_a_card_one_is_started() -> None:
+    world = World(gpu(A, slots=1))
+    for uid in ("p1", "p2"):
+        world.apply(placed_elsewhere(uid, "1Gi"))
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve("p2")
+    # Another replica may have let p2 start; it is evicted.
+    with pytest.raises(NotYetError, match="must end"):
+        world.resolve("p1")
+    world.cluster.delete_pod("p2", world.now)
+    world.report()
+    assert world.resolve("p1")
+
+
+def test_nobody_is_started_beside_who_holds_a_card_alone() -> None:
+    world, other = World(gpu(A)), World(gpu(A))
+    alone = pod("p1", container(memory="1Gi"), annotations={"vgpu.dev/card-policy": "exclusive"})
+    world.apply(other.bind(alone))
+    world.apply(placed_elsewhere("p2", "1Gi"))
+
+    with pytest.raises(NotBelievedError, match="overbooked"):
+        world.resolve("p2")
+    world.cluster.delete_pod("p2", world.now)
+    world.report()
+    assert world.resolve("p1").exclusive
+
+
+def test_what_wanted_a_card_alone_and_cannot_be_read_keeps_every_card_alone() -> None:
+    world = World(gpu(A))
+    annotations = {"vgpu.dev/card-policy": "exclusive", "vgpu.dev/allocation": "unreadable"}
+    world.apply(pod("p1", container(memory="1Gi"), annotations=annotations, node=NODE))
+    world.apply(pod("p2", container(memory="1Gi")))
+
+    with pytest.raises(NoRoomError):
+        world.cluster.reserve("p2", NODE, 1, world.now)
+
+
+def test_a_scheduler_that_was_replaced_decides_nothing_any_more() -> None:
+    world = World(gpu(A), others=[Hami()])
+    decided = {"hami.io/vgpu-node": NODE, "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,0:;"}
+    source = pod(
+        "p1",
+        container_of("main", {"nvidia.com/gpumem": "1024"}),
+        annotations=decided,
+        node=NODE,
+    )
+    for mode, believed in (("join", True), ("replace", False)):
+        labels = {"vgpu.dev/dialect": "hami", "vgpu.dev/mode": mode}
+        world.cluster.apply_node(kube_node(labels=labels), world.now)
+        world.apply(source)
+        if believed:
+            assert world.resolve()
+        else:
+            with pytest.raises(NotBelievedError, match="hami decided about"):
+                world.resolve()
+
+
+def test_containers_of_one_account_hold_the_same_or_nothing() -> None:
+    world = World(gpu(A), others=[Koordinator()])
+    limits = {"koordinator.sh/gpu-memory": "2Gi", "koordinator.sh/gpu-core": "20"}
+    containers = [container_of(name, limits) for name in ("main", "second")]
+    source = pod("p1", *containers)
+    world.apply(source)
+    reservation, _ = world.cluster.reserve("p1", NODE, 1, world.now)
+    unequal = dict(reservation.allocations)
+    part = unequal["second"].slices[0]
+    less = dataclasses.replace(part, memory_bytes=part.memory_bytes // 2)
+    unequal["second"] = dataclasses.replace(unequal["second"], slices=(less,))
+    signed = world.dialects.native.encode_allocation(pod_of(source), unequal, {})
+
+    world.apply(bound_pod(source, signed, NODE))
+
+    with pytest.raises(NotBelievedError, match="share one account and yet hold different"):
+        world.resolve()

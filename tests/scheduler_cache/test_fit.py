@@ -300,3 +300,18 @@ def test_the_order_of_the_cards_does_not_matter(
     shuffled = data.draw(st.permutations(cards))
 
     assert place(asked, rooms_of(cards, held)) == place(asked, rooms_of(shuffled, held))
+
+
+@pytest.mark.parametrize(
+    ("held", "overbooked"),
+    [
+        (CardUse(100, 100, 2), False),
+        (CardUse(101, 0, 1), True),
+        (CardUse(0, 101, 1), True),
+        (CardUse(0, 0, 3), True),
+        (CardUse(1, 1, 1, ("a",)), False),
+        (CardUse(1, 1, 2, ("a",)), True),
+    ],
+)
+def test_a_card_is_overbooked_by_the_first_unit_too_many(held: CardUse, overbooked: bool) -> None:
+    assert Room(Card(uuid="GPU-1", memory_bytes=100, slots=2), held).overbooked is overbooked

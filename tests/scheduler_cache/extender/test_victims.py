@@ -217,6 +217,6 @@ def test_the_victims_are_enough_needed_and_the_least_important(
     assert found in enough
     assert found <= evictable.keys()
     if len(parts) == 1 and parts[0][1].count == 1:
-        assert search._cost(found) == min(map(search._cost, enough))
+        assert search.cost(found) == min(map(search.cost, enough))
     elif len(parts) == 1:
         assert not any(found - {uid} in enough for uid in found)

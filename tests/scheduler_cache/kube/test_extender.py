@@ -15,10 +15,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_server import Running
 from scheduler_cache.config_kubernetes import ExtenderConfig
+from scheduler_cache.dialects.keyring import Keyring
+from scheduler_cache.dialects.registry import every_dialect
+from scheduler_cache.extender.verbs import Extender
+from scheduler_cache.kube.client import KubeClient
 from tests.fakes.apiserver import FakeApiServer
-from tests.scheduler_cache.kube.clusters import PODS, until
+from tests.scheduler_cache.kube.clusters import PODS, connection_to, until
 from tests.scheduler_cache.kube.replicas import (
     NODES,
     A,
@@ -349,3 +354,92 @@ async def test_nobody_waits_and_no_node_is_touched(site: Site) -> None:
         await until(lambda: len(replica.leader.upkeep.chores) == 0, "what is planned is done")
 
         assert room_since(site, "n1") == ""
+
+
+EVICTION = f"{PODS.removesuffix('/pods')}/namespaces/default/pods/low/eviction"
+
+
+async def make_full(site: Site, scheduler: Scheduler, priority: int = 9) -> dict[str, Any]:
+    """Fill n1 and n2, and return a pod of higher priority that was turned away."""
+    for number, (name, node) in enumerate((("low", "n1"), ("equal", "n2"))):
+        holder = asking(name, container_uuid(number), "6Gi")
+        holder["spec"].update(schedulerName="vgpu-scheduler", priority=number * 9)
+        assert await scheduler.bind(await site.server.put(PODS, holder), node) == ""
+    urgent = asking("urgent", container_uuid(7), "6Gi")
+    urgent["spec"].update(schedulerName="vgpu-scheduler", priority=priority)
+    made: dict[str, Any] = await site.server.put(PODS, urgent)
+    return made
+
+
+def exists(site: Site, name: str) -> bool:
+    return ("default", name) in site.server.objects[PODS]
+
+
+def told(site: Site, reason: str) -> list[str]:
+    events = site.server.objects.get("/api/v1/events", {}).values()
+    return [each["message"] for each in events if each["reason"] == reason]
+
+
+async def test_who_waits_for_slices_alone_gets_them_from_a_lower_priority(site: Site) -> None:
+    async with cluster(site) as (replica, scheduler):
+        urgent = await make_full(site, scheduler)
+        await until(lambda: replica.cluster.record(urgent["metadata"]["uid"]) is not None)
+
+        first = await scheduler.ask("filter", names(urgent))
+        await until(lambda: not exists(site, "low"), "the lower priority is evicted")
+        async with site.node(replica, "n1") as node:
+            await until(lambda: bool(told(site, "Preempted")), "it is said why")
+            await node.ReportNode(report("n1", A))
+        other = await create(site, "other", container_uuid(8), "6Gi")
+        kept = await scheduler.ask("filter", names(other))
+        error = await scheduler.bind(urgent)
+
+        assert (first["NodeNames"], sorted(first["FailedNodes"])) == ([], ["n1", "n2"])
+        assert "needs its slices on node n1" in told(site, "Preempted")[0]
+        assert exists(site, "equal")
+        assert kept["NodeNames"] == []
+        assert error == ""
+
+
+async def test_a_disruption_budget_is_not_broken(site: Site) -> None:
+    async with cluster(site) as (replica, scheduler):
+        urgent = await make_full(site, scheduler)
+        await until(lambda: replica.cluster.record(urgent["metadata"]["uid"]) is not None)
+        site.server.fail("POST", EVICTION, times=10**9, code=429)
+
+        await scheduler.ask("filter", names(urgent))
+        await until(lambda: replica.leader.upkeep.chores.failures > 0, "an eviction was refused")
+        # The pod that the budget protects is left out, and nothing is promised.
+        await until(lambda: len(replica.leader.upkeep.chores) == 0, "it is given up")
+        other = await create(site, "other", container_uuid(8), "1Gi")
+
+        assert exists(site, "low")
+        assert (await scheduler.ask("filter", names(other)))["NodeNames"] == ["n1", "n2"]
+
+
+async def test_nobody_is_considered_where_that_is_switched_off(site: Site) -> None:
+    async with cluster(site) as (replica, scheduler):
+        urgent = await make_full(site, scheduler)
+        uid = urgent["metadata"]["uid"]
+        await until(lambda: replica.cluster.record(uid) is not None)
+        extender = Extender(replica.cluster, every_dialect(replica_keyring(site)))
+        upkeep = replica.leader.upkeep
+        async with KubeClient(connection_to(site.server.url, site.folder)) as client:
+            off, on = (
+                Preemption(
+                    client, replica.cluster, extender, upkeep, lambda: 1, may, pause_seconds=0.0
+                )
+                for may in (lambda: False, lambda: True)
+            )
+
+            off.consider(uid, ["n1"])
+            refused = off.considered
+            on.consider(uid, ["n1"])
+            taken = on.considered
+            await until(lambda: not exists(site, "low"), "the lower priority is evicted")
+
+    assert (refused, taken) == (0, 1)
+
+
+def replica_keyring(site: Site) -> Keyring:
+    return site.config().kubernetes.keyring()
