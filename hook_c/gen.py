@@ -434,7 +434,8 @@ HOOKED = {
         "array_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "free.array": Kind(
-        "array_free_begin(&call, (uint64_t)(uintptr_t){array})", "free_end(&call, status)"
+        "array_free_begin(&call, (uint64_t)(uintptr_t){array})",
+        "array_free_end(&call, status, (uint64_t)(uintptr_t){array})",
     ),
     "object.create": Kind(
         "object_create_begin(&call, {out}, {bytes}, {properties})",
@@ -452,6 +453,10 @@ HOOKED = {
     "object.unmap": Kind(
         "object_unmap_begin(&call, {address}, {bytes})",
         "object_unmap_end(&call, status, {address}, {bytes})",
+    ),
+    "object.map_array": Kind(
+        "object_map_array_begin(&call, {list}, {count})",
+        "object_map_array_end(&call, status, {list}, {count}, {stream}, {thread})",
     ),
     "free.async": Kind(
         "free_async_begin(&call, {pointer})", "free_async_end(&call, status, {stream}, {thread})"

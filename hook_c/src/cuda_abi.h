@@ -193,6 +193,26 @@ struct nvml_process {
 	uint32_t compute_instance;
 };
 
+/* CUarrayMapInfo */
+#define CU_MEM_OPERATION_TYPE_MAP 1
+#define CU_MEM_OPERATION_TYPE_UNMAP 2
+#define CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL 1
+
+struct cuda_array_map {
+	int resource_type;
+	void *resource; /* array or mipmapped array */
+	int part_type;
+	uint64_t part[4]; /* which part: level, layer, place and size; of a tail layer, place, size
+			   */
+	int operation;
+	int handle_type;
+	uint64_t handle;
+	uint64_t offset;
+	uint32_t devices;
+	uint32_t flags;
+	uint32_t reserved[2];
+};
+
 /* nvmlProcessDetail_v1_t and nvmlProcessDetailList_v1_t */
 struct nvml_detail {
 	uint32_t pid;
@@ -239,6 +259,8 @@ struct nvml_rates {
 	uint32_t memory_percent;
 };
 
+_Static_assert(sizeof(struct cuda_array_map) == 96, "CUDA ABI");
+_Static_assert(offsetof(struct cuda_array_map, operation) == 56, "CUDA ABI");
 _Static_assert(sizeof(struct nvml_detail) == 32, "NVML ABI");
 _Static_assert(sizeof(struct nvml_details) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_sample) == 32, "NVML ABI");

@@ -86,6 +86,9 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 /* Gives back what has been freed in the order of streams and is done; `wait`: also what is not yet.
  * False: there was none. */
 bool freed_settle(struct tenant *tenant, bool wait);
+
+/* A mapping of the object ends with what has been put into the stream so far. */
+void freed_object(struct tenant *tenant, uint64_t object, void *stream);
 void freed_forget_context(struct tenant *tenant, uint64_t context);
 
 /* hook_array.c */
@@ -97,6 +100,13 @@ int mipmap_begin(struct hook_call *call, const void *out, const void *descriptor
 		 unsigned int levels);
 int array_end(struct hook_call *call, int status, uint64_t array);
 int array_free_begin(struct hook_call *call, uint64_t array);
+int array_free_end(struct hook_call *call, int status, uint64_t array);
+
+/* hook_sparse.c */
+int object_map_array_begin(struct hook_call *call, const void *list, unsigned int count);
+int object_map_array_end(struct hook_call *call, int status, const void *list, unsigned int count,
+			 void *stream, bool is_thread);
+void sparse_forget_array(uint64_t array);
 
 /* hook_pool.c */
 int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, void *stream,
@@ -168,6 +178,7 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 int graph_launch_end(struct hook_call *call, int status);
 
 /* hook_vmm.c */
+void object_drop(struct tenant *tenant, uint64_t object); /* one handle or mapping of it is gone */
 int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
 			const void *properties);
 int object_create_end(struct hook_call *call, int status, uint64_t handle);

@@ -158,3 +158,10 @@ int array_free_begin(struct hook_call *call, uint64_t array)
 		call->tenant = NULL;
 	return CUDA_SUCCESS;
 }
+
+int array_free_end(struct hook_call *call, int status, uint64_t array)
+{
+	if (status == CUDA_SUCCESS)
+		sparse_forget_array(array);
+	return free_end(call, status);
+}

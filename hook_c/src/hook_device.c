@@ -199,7 +199,8 @@ static int charge_context(struct hook_call *call, int device)
 
 	uint64_t bytes = limits_load(&tenant->limits.card[card].context_bytes);
 
-	if (bytes != 0 && !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
+	if (bytes != 0 && !quota_reserve(&tenant->quota, (unsigned int)card, bytes) &&
+	    (!pools_trim_for(tenant) || !quota_reserve(&tenant->quota, (unsigned int)card, bytes)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
 	call->entry = (struct table_entry){

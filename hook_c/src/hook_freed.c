@@ -44,14 +44,17 @@ static struct tenant_freed *take_place(struct tenant *tenant)
 
 static void drop_place(struct tenant *tenant, struct tenant_freed *freed)
 {
-	quota_give(&tenant->quota, freed->card, freed->bytes);
+	if (freed->object != 0)
+		object_drop(tenant, freed->object);
+	else
+		quota_give(&tenant->quota, freed->card, freed->bytes);
 	__atomic_store_n(&freed->state, TENANT_FREED_NONE, __ATOMIC_RELEASE);
 	__atomic_sub_fetch(&tenant->freed_count, 1, __ATOMIC_ACQ_REL);
 }
 
 /* False: nothing can be kept of it. */
-static bool keep(struct tenant *tenant, const struct table_entry *entry, void *stream,
-		 void *context)
+static bool keep(struct tenant *tenant, const struct table_entry *entry, uint64_t object,
+		 void *stream, void *context)
 {
 	struct tenant_freed *freed = take_place(tenant);
 
@@ -64,6 +67,7 @@ static bool keep(struct tenant *tenant, const struct table_entry *entry, void *s
 	freed->bytes = entry->bytes;
 	freed->card = entry->card;
 	freed->owner = entry->owner;
+	freed->object = object;
 	__atomic_add_fetch(&tenant->freed_count, 1, __ATOMIC_ACQ_REL);
 	__atomic_store_n(&freed->state, TENANT_FREED_PENDING, __ATOMIC_RELEASE);
 	return true;
@@ -88,7 +92,7 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	}
 	exchange_mode(&mode);
 	stream_device(stream, &context);
-	if (!keep(tenant, &call->entry, stream, context)) {
+	if (!keep(tenant, &call->entry, 0, stream, context)) {
 		/* As cuMemFree: it comes back now. */
 		pools_giving_begin(tenant);
 		driver.cuStreamSynchronize(stream);
@@ -99,6 +103,23 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	freed_settle(tenant, false);
 	pools_settle(tenant); /* the wait was one for the pools too */
 	return status;
+}
+
+void freed_object(struct tenant *tenant, uint64_t object, void *stream)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	void *context;
+
+	exchange_mode(&mode);
+	stream_device(stream, &context);
+
+	const struct table_entry entry = {.owner = (uint64_t)(uintptr_t)context};
+
+	if (!keep(tenant, &entry, object, stream, context)) {
+		driver.cuStreamSynchronize(stream);
+		object_drop(tenant, object);
+	}
+	exchange_mode(&mode);
 }
 
 bool freed_settle(struct tenant *tenant, bool wait)

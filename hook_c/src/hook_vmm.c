@@ -6,7 +6,7 @@
 #include "hook.h"
 
 /* One handle or mapping of the object is gone. */
-static void drop(struct tenant *tenant, uint64_t object)
+void object_drop(struct tenant *tenant, uint64_t object)
 {
 	struct table_entry entry;
 
@@ -31,7 +31,10 @@ int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
 	/* The device of the memory, whatever context is current: there may be none. */
 	int card = device_card(tenant, wanted->location.id);
 
-	if (card < 0 || !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
+	/* Before a refusal: pools may keep memory that nobody uses. */
+	if (card < 0 || (!quota_reserve(&tenant->quota, (unsigned int)card, bytes) &&
+			 (!pools_trim_for(tenant) ||
+			  !quota_reserve(&tenant->quota, (unsigned int)card, bytes))))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
 	call->entry = (struct table_entry){
@@ -80,7 +83,7 @@ int object_release_end(struct hook_call *call, int status)
 	if (tenant == NULL)
 		return status;
 	if (status == CUDA_SUCCESS) {
-		drop(tenant, call->entry.owner);
+		object_drop(tenant, call->entry.owner);
 	} else if (!table_refer(&tenant->table, TABLE_HANDLE, call->entry.handle, 1, &unused)) {
 		call->entry.refs = 1;
 		(void)table_put(&tenant->table, &call->entry);
@@ -136,7 +139,7 @@ int object_map_end(struct hook_call *call, int status)
 	if (tenant == NULL)
 		return status;
 	if (status != CUDA_SUCCESS)
-		drop(tenant, call->entry.owner);
+		object_drop(tenant, call->entry.owner);
 	else
 		(void)table_put(&tenant->table, &call->entry);
 	return status;
@@ -171,7 +174,7 @@ int object_unmap_end(struct hook_call *call, int status, uint64_t address, uint6
 		return status;
 	}
 	do {
-		drop(tenant, entry.owner);
+		object_drop(tenant, entry.owner);
 		address += entry.bytes;
 	} while (address < end && table_take(&tenant->table, TABLE_MAPPING, address, &entry));
 	return status;

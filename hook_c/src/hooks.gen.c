@@ -70,7 +70,7 @@ EXPORT int cuArrayDestroy(void *array)
 	if (status != 0)
 		return status;
 	status = driver.cuArrayDestroy(array);
-	return free_end(&call, status);
+	return array_free_end(&call, status, (uint64_t)(uintptr_t)array);
 }
 
 EXPORT int cuCtxAttach(void **out, unsigned int a1);
@@ -982,6 +982,32 @@ EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t a2, uint64_t handle, 
 	return object_map_end(&call, status);
 }
 
+EXPORT int cuMemMapArrayAsync(void *list, unsigned int count, void *stream);
+EXPORT int cuMemMapArrayAsync(void *list, unsigned int count, void *stream)
+{
+	HOOK_ENTER(cuMemMapArrayAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_map_array_begin(&call, list, count);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemMapArrayAsync(list, count, stream);
+	return object_map_array_end(&call, status, list, count, stream, false);
+}
+
+EXPORT int cuMemMapArrayAsync_ptsz(void *list, unsigned int count, void *stream);
+EXPORT int cuMemMapArrayAsync_ptsz(void *list, unsigned int count, void *stream)
+{
+	HOOK_ENTER(cuMemMapArrayAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = object_map_array_begin(&call, list, count);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemMapArrayAsync_ptsz(list, count, stream);
+	return object_map_array_end(&call, status, list, count, stream, true);
+}
+
 EXPORT int cuMemPoolCreate(void **out, const void *properties);
 EXPORT int cuMemPoolCreate(void **out, const void *properties)
 {
@@ -1092,7 +1118,7 @@ EXPORT int cuMipmappedArrayDestroy(void *array)
 	if (status != 0)
 		return status;
 	status = driver.cuMipmappedArrayDestroy(array);
-	return free_end(&call, status);
+	return array_free_end(&call, status, (uint64_t)(uintptr_t)array);
 }
 
 EXPORT int cuModuleUnload(void *a0);
@@ -2084,6 +2110,8 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
 	ROW(cuMemMap, (void *)cuMemMap, DRIVER_CUDA),
+	ROW(cuMemMapArrayAsync, (void *)cuMemMapArrayAsync, DRIVER_CUDA),
+	ROW(cuMemMapArrayAsync_ptsz, (void *)cuMemMapArrayAsync_ptsz, DRIVER_CUDA),
 	ROW(cuMemPoolCreate, (void *)cuMemPoolCreate, DRIVER_CUDA),
 	ROW(cuMemPoolDestroy, (void *)cuMemPoolDestroy, DRIVER_CUDA),
 	ROW(cuMemPoolGetAttribute, NULL, DRIVER_CUDA),

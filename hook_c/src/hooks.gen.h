@@ -117,6 +117,8 @@ struct driver {
 	int (*cuMemGetInfo)(unsigned int *, unsigned int *);
 	int (*cuMemGetInfo_v2)(size_t *, size_t *);
 	int (*cuMemMap)(uint64_t, size_t, size_t, uint64_t, uint64_t);
+	int (*cuMemMapArrayAsync)(void *, unsigned int, void *);
+	int (*cuMemMapArrayAsync_ptsz)(void *, unsigned int, void *);
 	int (*cuMemPoolCreate)(void **, const void *);
 	int (*cuMemPoolDestroy)(void *);
 	int (*cuMemPoolGetAttribute)(void *, int, void *);

@@ -187,8 +187,19 @@ bool table_find_range(struct table *table, enum table_kind kind, uint64_t addres
 	return false;
 }
 
-bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
-			   struct table_entry *entry)
+static bool is_of_context(const struct table_entry *entry, uint64_t context)
+{
+	return (entry->kind == TABLE_MEMORY || entry->kind == TABLE_ARRAY) &&
+	       entry->owner == context;
+}
+
+static bool is_tile_of(const struct table_entry *entry, uint64_t array)
+{
+	return entry->kind == TABLE_TILE && entry->bytes == array;
+}
+
+static bool take_next(struct table *table, bool (*is_wanted)(const struct table_entry *, uint64_t),
+		      uint64_t value, struct table_cursor *cursor, struct table_entry *entry)
 {
 	bool found = false;
 
@@ -200,8 +211,7 @@ bool table_take_of_context(struct table *table, uint64_t context, struct table_c
 		for (; !found && cursor->index < shard->capacity; cursor->index += !found) {
 			const struct table_entry *place = &shard->entries[cursor->index];
 
-			found = (place->kind == TABLE_MEMORY || place->kind == TABLE_ARRAY) &&
-				place->owner == context;
+			found = is_wanted(place, value);
 			if (found) {
 				*entry = *place;
 				remove_at(shard, cursor->index);
@@ -212,4 +222,16 @@ bool table_take_of_context(struct table *table, uint64_t context, struct table_c
 			cursor->index = 0;
 	}
 	return found;
+}
+
+bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
+			   struct table_entry *entry)
+{
+	return take_next(table, is_of_context, context, cursor, entry);
+}
+
+bool table_take_tile(struct table *table, uint64_t array, struct table_cursor *cursor,
+		     struct table_entry *entry)
+{
+	return take_next(table, is_tile_of, array, cursor, entry);
 }

@@ -20,13 +20,14 @@ enum table_kind {
 	TABLE_HANDLE,  /* CUmemGenericAllocationHandle of an object */
 	TABLE_MAPPING, /* address at which an object is mapped */
 	TABLE_GRAPH,   /* CUgraphExec that needs memory */
+	TABLE_TILE, /* part of a sparse array that an object is mapped to, by a number of our own */
 };
 
 struct table_entry {
 	uint64_t handle;
-	uint64_t bytes; /* as asked; quota knows what the driver makes of it */
-	uint64_t owner; /* of memory and arrays the context; of handles and mappings the object; of
-			 * graphs the local memory of their kernels */
+	uint64_t bytes; /* as asked; quota knows what the driver makes of it; of tiles the array */
+	uint64_t owner; /* of memory and arrays the context; of handles, mappings and tiles the
+			 * object; of graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
 	uint32_t refs; /* of contexts, objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED */
 	enum table_kind kind;
@@ -73,5 +74,9 @@ struct table_cursor {
 };
 bool table_take_of_context(struct table *table, uint64_t context, struct table_cursor *cursor,
 			   struct table_entry *entry);
+
+/* The same for the tiles of an array. */
+bool table_take_tile(struct table *table, uint64_t array, struct table_cursor *cursor,
+		     struct table_entry *entry);
 
 #endif

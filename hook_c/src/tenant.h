@@ -66,9 +66,10 @@ enum {
 struct tenant_freed {
 	uint32_t state;
 	uint32_t card;
-	uint64_t bytes; /* as asked */
-	uint64_t owner; /* the context that it was taken in */
-	void *event;    /* behind the free */
+	uint64_t bytes;  /* as asked */
+	uint64_t owner;  /* the context that it was taken in */
+	uint64_t object; /* or a mapping of an object of cuMemCreate that is being undone; else 0 */
+	void *event;     /* behind the free */
 };
 
 enum tenant_state {
@@ -95,6 +96,7 @@ struct tenant {
 	struct tenant_local local[TENANT_MAX_LOCALS];
 	uint32_t freed_count;
 	struct tenant_freed freed[TENANT_MAX_FREED];
+	uint32_t tiles;       /* 1: there may be some in the table */
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {

@@ -292,6 +292,25 @@ def test_an_older_api_server_gets_what_it_knows(
     assert containers_of(scheduler)[0]["image"].endswith(f":v{version.partition('-')[0]}")
 
 
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ((), "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST):9402"),
+        (("node.proof=certificate",), "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST):9400"),
+        (("cache.leaderService.clusterIP=fd00::9",), "[fd00::9]:9402"),
+        (("node.cacheAddress=lb.example:31400",), "lb.example:31400"),
+    ],
+)
+def test_agents_go_where_they_are_told_and_may(values: tuple[str, ...], address: str) -> None:
+    items = rendered(*values)
+    spec = one(items, "DaemonSet", "vgpu-node")["spec"]["template"]["spec"]
+    variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    (rule,) = one(items, "NetworkPolicy", "vgpu-node")["spec"]["egress"]
+
+    assert variables["VGPU_CACHE_ADDRESS"] == address
+    assert int(address.rpartition(":")[2]) in [each["port"] for each in rule["ports"]]
+
+
 def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     kinds = ("Webhook", "Policy")
     items = [

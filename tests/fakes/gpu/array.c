@@ -6,6 +6,7 @@
  */
 #include "context.h"
 #include "memory.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -167,6 +168,7 @@ CUDA_API(cuArrayDestroy, (CUarray array))
 	if (!valid(array))
 		return CUDA_ERROR_INVALID_HANDLE;
 	release(array);
+	vmm_forget_array(array);
 	array->magic = 0;
 	return CUDA_SUCCESS;
 }
@@ -285,6 +287,7 @@ CUDA_API(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap))
 	if (!valid_mipmap(mipmap))
 		return CUDA_ERROR_INVALID_HANDLE;
 	release(&mipmap->whole);
+	vmm_forget_array(mipmap);
 	mipmap->magic = 0;
 	return CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
 #include "graph.h"
 #include "memory.h"
 #include "pool.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -137,6 +138,7 @@ void stream_wait_ns(struct context *context, uint64_t end_ns)
 		clock_wait_until_ns(end_ns);
 	DRIVER_LOCKED();
 	memory_release_freed(context);
+	vmm_end_unmappings();
 	pool_trim_idle(context);
 }
 

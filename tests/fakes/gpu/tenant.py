@@ -196,6 +196,12 @@ class Driver:
         )
         return int(code), value.value
 
+    def list_call(self, name: str, words: list[int], *arguments: int) -> tuple[int, int]:
+        """Call a function whose first argument is a list of structures; code, and 0."""
+        structures = (ctypes.c_uint64 * len(words))(*words)
+        code = self._cuda[name](structures, *(ctypes.c_uint64(a) for a in arguments))
+        return int(code), 0
+
     def create_memory(self, size: int, device: int = 0) -> tuple[int, int]:
         """Call cuMemCreate on a device; code and handle."""
         handle = ctypes.c_uint64()

@@ -3,9 +3,12 @@
  * Virtual memory management. An allocation lives as long as a handle or a mapping of it does, on
  * the device that its properties name, whatever context is current.
  */
+#include "vmm.h"
 #include "address.h"
+#include "clock.h"
 #include "context.h"
 #include "memory.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -365,6 +368,127 @@ CUDA_API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void 
 	*out = (CUmemGenericAllocationHandle)(uintptr_t)mapping->physical;
 	return CUDA_SUCCESS;
 }
+
+/* --- parts of sparse arrays ------------------------------------------------------------------- */
+
+struct array_map {
+	int resource_type;
+	void *resource;
+	int part_type;
+	uint64_t part[4];
+	int operation; /* 1 map, 2 unmap */
+	int handle_type;
+	CUmemGenericAllocationHandle handle;
+	uint64_t offset;
+	uint32_t devices;
+	uint32_t flags;
+	uint32_t reserved[2];
+};
+
+_Static_assert(sizeof(struct array_map) == 96, "CUDA");
+
+struct tile {
+	struct array_map map;
+	struct physical *physical;
+	uint64_t ends_ns; /* when the stream comes to its unmapping; 0: it is mapped */
+	struct tile *next;
+};
+
+static struct tile *tiles;
+
+static bool same_part(const struct array_map *a, const struct array_map *b)
+{
+	return a->resource == b->resource && a->part_type == b->part_type &&
+	       memcmp(a->part, b->part, sizeof(a->part)) == 0;
+}
+
+static void end_tile(const struct array_map *map, uint64_t when_ns)
+{
+	for (struct tile *tile = tiles; tile != NULL; tile = tile->next)
+		if (tile->ends_ns == 0 && same_part(&tile->map, map))
+			tile->ends_ns = when_ns;
+}
+
+static CUresult map_part(const struct array_map *map, uint64_t when_ns)
+{
+	struct physical *physical = map->operation == 1 ? physical_of(map->handle) : NULL;
+
+	if (map->resource == NULL || (map->operation == 1 && physical == NULL))
+		return CUDA_ERROR_INVALID_VALUE;
+	end_tile(map, when_ns);
+	if (physical == NULL)
+		return CUDA_SUCCESS;
+	struct tile *tile = calloc(1, sizeof(*tile));
+	if (tile == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*tile = (struct tile){.map = *map, .physical = physical, .next = tiles};
+	tiles = tile;
+	physical->mappings++;
+	return CUDA_SUCCESS;
+}
+
+static void drop_tiles(bool (*is_over)(const struct tile *, const void *), const void *what)
+{
+	for (struct tile **link = &tiles; *link != NULL;) {
+		struct tile *tile = *link;
+		if (!is_over(tile, what)) {
+			link = &tile->next;
+			continue;
+		}
+		*link = tile->next;
+		tile->physical->mappings--;
+		drop_if_unused(tile->physical);
+		free(tile);
+	}
+}
+
+static bool has_ended(const struct tile *tile, const void *now_ns)
+{
+	return tile->ends_ns != 0 && tile->ends_ns <= *(const uint64_t *)now_ns;
+}
+
+static bool is_of_array(const struct tile *tile, const void *array)
+{
+	return tile->map.resource == array;
+}
+
+void vmm_end_unmappings(void)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	drop_tiles(has_ended, &now_ns);
+}
+
+void vmm_forget_array(const void *array)
+{
+	drop_tiles(is_of_array, array);
+}
+
+/* A test may have a part refused: those before it are mapped all the same. */
+static CUresult map_array(const char *function, bool per_thread, const struct array_map *list,
+			  unsigned int count, CUstream handle)
+{
+	struct context *context = NULL;
+	CUresult status = enter_context(function, list != NULL && count != 0, &context);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	struct stream *stream = stream_find(context, handle, per_thread);
+	if (stream == NULL)
+		return CUDA_ERROR_INVALID_HANDLE;
+	uint64_t now_ns = clock_now_ns();
+	uint64_t when_ns = stream->tail_ns > now_ns ? stream->tail_ns : now_ns;
+	for (unsigned int i = 0; status == CUDA_SUCCESS && i < count; i++) {
+		status = (CUresult)state_fault("part of a sparse array");
+		if (status == CUDA_SUCCESS)
+			status = map_part(&list[i], when_ns);
+	}
+	return status;
+}
+
+STREAM_API(cuMemMapArrayAsync, _ptsz,
+	   (struct array_map * list, unsigned int count, CUstream handle), map_array, list, count,
+	   handle)
 
 /* --- between processes ---------------------------------------------------------------------- */
 

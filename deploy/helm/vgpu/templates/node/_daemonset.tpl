@@ -3,6 +3,11 @@
 {{- $remove := .remove }}
 {{- with .root }}
 {{- $node := .Values.node }}
+{{- $host := .Values.cache.leaderService.clusterIP | default "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST)" }}
+{{- if contains ":" $host }}
+{{- $host = printf "[%s]" $host }}
+{{- end }}
+{{- $address := $node.cacheAddress | default (printf "%s:%s" $host (ternary "9402" "9400" (eq $node.proof "token"))) }}
 {{- $image := include "vgpu.image" (dict "root" . "image" .Values.image.node) }}
 {{- $install := list "vgpuctl" "node-install" "--prefix" $node.prefix "--engine" $node.engine }}
 {{- if $node.restartCommand }}
@@ -100,7 +105,7 @@ spec:
               valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
             # An address, since the host does not know the cluster's names.
             - name: VGPU_CACHE_ADDRESS
-              value: {{ $node.cacheAddress | default (printf "$(VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST):%s" (ternary "9402" "9400" (eq $node.proof "token"))) | quote }}
+              value: {{ $address | quote }}
           ports:
             - {name: metrics, containerPort: 9482}
           readinessProbe:
