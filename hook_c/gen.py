@@ -365,7 +365,10 @@ HOOKED = {
     "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
     "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),
     "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
-    "graph.node": Kind("graph_any_node_begin(&call, {parameters})"),
+    "graph.node": Kind(
+        "graph_any_node_begin(&call, {parameters})",
+        "graph_any_node_end(status, HOOK_VALUE(status, {out}), {parameters})",
+    ),
     "graph.instantiate": Kind(
         "graph_instantiate_begin(&call, {out}, {graph})",
         "graph_instantiate_end(&call, status, HOOK_VALUE(status, {out}))",

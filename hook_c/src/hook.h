@@ -120,6 +120,7 @@ int pool_destroy_begin(struct hook_call *call, void *handle);
 int pool_destroy_end(struct hook_call *call, int status);
 int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
+int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
 /* Around a call of the driver that may make pools smaller. While one is under way the account does
  * not follow pools that become smaller: their numbers fall before the card has the memory. */
