@@ -27,8 +27,6 @@ from runtime_shim.vouching import (
 
 logger = logging.getLogger(__name__)
 
-# Source: docs/contract.md §6.
-_FRESH_SECONDS: Final = 1.0
 _CALL_SECONDS: Final = 2.0
 # The kubelet admits a pod before it starts containers, so one that is not listed yet soon is.
 _LONGEST_SECONDS: Final = 4.0
@@ -43,7 +41,9 @@ class PodDevices(Protocol):
 
 
 class Voucher:
-    """Lives on the event loop. Creates that wait at the same time share one question."""
+    """Lives on the event loop. Creates that wait at the same time share one question; no answer is
+    older than the create, since a pod's name may have passed to another one meanwhile.
+    """
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Voucher:
         self._inventory = inventory
         self._host = host
         self._turn = asyncio.Lock()
-        self._listed: Mapping[ContainerKey, Devices] = {}
+        self._answer: Mapping[ContainerKey, Devices] | KubeletError = {}
         self._asked_at = float("-inf")
 
     def needs_gpu_runtime(self, spec: Spec) -> bool:
@@ -85,10 +85,6 @@ class Voucher:
 
     async def _ask(self, key: ContainerKey, asked: Asked, spec: Spec, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        known = self._listed.get(key) if self._is_fresh() else None
-        # A yes may be a moment old; a no is asked for again.
-        if known is not None and not self._objection(known, asked, spec):
-            return True
         pause = _PAUSE_SECONDS
         while True:
             failure = None
@@ -112,17 +108,22 @@ class Voucher:
             )
         return _noted(key, "the kubelet does not list its pod")
 
-    def _is_fresh(self) -> bool:
-        return time.monotonic() - self._asked_at <= _FRESH_SECONDS
-
     async def _list(self, not_before: float) -> Mapping[ContainerKey, Devices]:
-        """Return an answer to a question that was asked at `not_before` or later."""
+        """Return the answer to a question that was asked at `not_before` or later.
+
+        A failure is shared like an answer: whoever waited for it need not wait for another one.
+        """
         async with self._turn:
             if self._asked_at < not_before:
                 asked_at = time.monotonic()
-                self._listed = await self._kubelet.devices_of_containers(_CALL_SECONDS)
+                try:
+                    self._answer = await self._kubelet.devices_of_containers(_CALL_SECONDS)
+                except KubeletError as error:
+                    self._answer = error
                 self._asked_at = asked_at
-            return self._listed
+            if isinstance(self._answer, KubeletError):
+                raise KubeletError(str(self._answer))
+            return self._answer
 
     def _objection(self, devices: Devices, asked: Asked, spec: Spec) -> str:
         """Return why these devices do not cover what the spec opens; empty when they do."""

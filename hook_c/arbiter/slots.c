@@ -84,21 +84,44 @@ static void settle(struct slots *slots, const struct slots_group *group, uint64_
 	}
 }
 
-/* Time that the owners had to themselves is nobody's to catch up with. */
-static void write_off(const struct slots *slots, struct slots_group *group)
+/* The group's virtual time is that of its least served owner: who has slept may not have saved it
+ * up. It gets there no sooner than by the time that has passed, or an owner that is far ahead, for
+ * a kernel much longer than its turn, would be forgiven that when the others rest for a moment. */
+static void move_on(const struct slots *slots, struct slots_group *group, uint64_t now_ns)
 {
-	uint64_t least_virtual = EVER;
+	const struct slots_tenant *least_served = NULL;
 
-	for (size_t i = 0; i < SLOTS_TENANTS; i++)
-		if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
-			least_virtual = least(least_virtual, slots->tenant[i].virtual_ns);
-	if (least_virtual != EVER)
-		group->virtual_ns = most(group->virtual_ns, least_virtual);
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (is_in(tenant, group) && tenant->is_owner &&
+		    (least_served == NULL || tenant->virtual_ns < least_served->virtual_ns))
+			least_served = tenant;
+	}
+	if (least_served == NULL)
+		return;
+
+	uint64_t passed = less(now_ns, group->moved_ns) * 100 / least_served->weight;
+
+	group->moved_ns = now_ns;
+	group->virtual_ns = most(group->virtual_ns,
+				 least(least_served->virtual_ns, group->virtual_ns + passed));
 }
 
-static bool is_candidate(const struct slots_tenant *tenant, uint64_t now_ns)
+/* Who is so far ahead gets no time that the others leave, unless they leave it for longer: its next
+ * kernel might be as long as the last one, and they would not get back what they have lost. */
+static bool is_far_ahead(const struct slots_group *group, const struct slots_tenant *tenant,
+			 uint64_t now_ns)
 {
-	return wants(tenant, now_ns) || (tenant->is_owner && is_active(tenant, now_ns));
+	return now_ns < group->contended_ns + SLOTS_ALONE_NS &&
+	       tenant->virtual_ns > group->virtual_ns + SLOTS_AHEAD_NS * 100 / tenant->weight;
+}
+
+static bool is_candidate(const struct slots_group *group, const struct slots_tenant *tenant,
+			 uint64_t now_ns)
+{
+	return (wants(tenant, now_ns) || (tenant->is_owner && is_active(tenant, now_ns))) &&
+	       !is_far_ahead(group, tenant, now_ns);
 }
 
 /* The candidate that is due first and needs none of the cards. */
@@ -111,7 +134,7 @@ static struct slots_tenant *next_of(struct slots *slots, const struct slots_grou
 		struct slots_tenant *tenant = &slots->tenant[i];
 
 		if (is_in(tenant, group) && (tenant->cards & taken) == 0 &&
-		    is_candidate(tenant, now_ns) &&
+		    is_candidate(group, tenant, now_ns) &&
 		    (next == NULL || tenant->virtual_ns < next->virtual_ns))
 			next = tenant;
 	}
@@ -155,8 +178,6 @@ static bool choose(struct slots *slots, const struct slots_group *group, uint64_
 static void grant(struct slots *slots, struct slots_group *group, const bool chosen[SLOTS_TENANTS],
 		  uint64_t now_ns)
 {
-	uint64_t least_virtual = EVER;
-
 	group->slot_end_ns = now_ns + SLOTS_QUANTUM_NS;
 	group->drain_ns = 0;
 	group->is_open = false;
@@ -170,13 +191,11 @@ static void grant(struct slots *slots, struct slots_group *group, const bool cho
 				tenant->charged_ns = now_ns;
 			tenant->granted_ns = now_ns;
 			tenant->turns++;
-			least_virtual = least(least_virtual, tenant->virtual_ns);
 		}
 		tenant->is_owner = chosen[i];
 		tenant->grant_until_ns = chosen[i] ? group->slot_end_ns : 0;
 	}
-	if (least_virtual != EVER)
-		group->virtual_ns = most(group->virtual_ns, least_virtual);
+	move_on(slots, group, now_ns);
 }
 
 /* The owners' queues as they predict them: when the last of them is dry. */
@@ -220,7 +239,31 @@ static void close_owners(struct slots *slots, struct slots_group *group, uint64_
 		if (is_in(&slots->tenant[i], group))
 			slots->tenant[i].grant_until_ns = 0;
 	group->drain_ns = now_ns;
+	group->due_ns = most(dry_ns(slots, group, now_ns), now_ns);
 	group->is_open = false;
+}
+
+/* Whether an owner is over its time while a thread of it is kept from another of its cards: a
+ * collective on one card may wait for its peer there. Both are given another moment, or the cards
+ * would be blocked until the drain is given up. */
+static void unblock(struct slots *slots, struct slots_group *group, uint64_t now_ns)
+{
+	bool is_any = false;
+
+	if (now_ns < group->due_ns + SLOTS_STUCK_NS || now_ns > group->drain_ns + SLOTS_UNBLOCK_NS)
+		return;
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+		bool has_several = (tenant->cards & (tenant->cards - 1)) != 0;
+
+		if (!is_in(tenant, group) || !tenant->is_owner || !has_several ||
+		    !wants(tenant, now_ns))
+			continue;
+		tenant->grant_until_ns = now_ns + SLOTS_MOMENT_NS;
+		is_any = true;
+	}
+	if (is_any)
+		group->due_ns = now_ns + SLOTS_MOMENT_NS;
 }
 
 /* The turn is over: the next one begins when the owners' work is off the cards. */
@@ -240,8 +283,10 @@ static uint64_t hand_over(struct slots *slots, struct slots_group *group, uint64
 
 	uint64_t dry = dry_ns(slots, group, now_ns);
 
-	if (dry > now_ns + SLOTS_LEAD_NS && now_ns < group->drain_ns + SLOTS_DRAIN_NS)
+	if (dry > now_ns + SLOTS_LEAD_NS && now_ns < group->drain_ns + SLOTS_DRAIN_NS) {
+		unblock(slots, group, now_ns);
 		return least(dry - SLOTS_LEAD_NS, now_ns + SLOTS_IDLE_NS);
+	}
 	choose(slots, group, now_ns, chosen);
 	grant(slots, group, chosen, now_ns);
 	return group->slot_end_ns - SLOTS_LEAD_NS;
@@ -270,7 +315,7 @@ static uint64_t step_group(struct slots *slots, struct slots_group *group, uint6
 	if (others_want) {
 		if (group->is_open) {
 			settle(slots, group, now_ns);
-			write_off(slots, group);
+			move_on(slots, group, now_ns);
 			/* Who was away takes the cards back as one who is due now, no sooner. */
 			close_owners(slots, group, now_ns);
 			return hand_over(slots, group, now_ns);

@@ -16,13 +16,17 @@
 #define SLOTS_CARDS 64
 
 #define SLOTS_QUANTUM_NS UINT64_C(5000000)
-#define SLOTS_LEAD_NS UINT64_C(60000)      /* a waiter is woken so long before its turn */
-#define SLOTS_IDLE_NS UINT64_C(200000)     /* without work: the turn is over */
-#define SLOTS_FIRST_NS UINT64_C(1000000)   /* within it the first work of a turn has to come */
-#define SLOTS_WANT_NS UINT64_C(10000000)   /* for so long a want counts that is not repeated */
-#define SLOTS_ALONE_NS UINT64_C(20000000)  /* without another's want: no end to the turn */
-#define SLOTS_SYNC_NS UINT64_C(20000000)   /* a thread in a wait is waited for so long */
-#define SLOTS_DRAIN_NS UINT64_C(500000000) /* then the card's own slicing has to do */
+#define SLOTS_LEAD_NS UINT64_C(60000)       /* a waiter is woken so long before its turn */
+#define SLOTS_AHEAD_NS UINT64_C(50000000)   /* of its time, by which a tenant may be ahead */
+#define SLOTS_IDLE_NS UINT64_C(200000)      /* without work: the turn is over */
+#define SLOTS_FIRST_NS UINT64_C(1000000)    /* within it the first work of a turn has to come */
+#define SLOTS_WANT_NS UINT64_C(10000000)    /* for so long a want counts that is not repeated */
+#define SLOTS_ALONE_NS UINT64_C(20000000)   /* without another's want: no end to the turn */
+#define SLOTS_SYNC_NS UINT64_C(20000000)    /* a thread in a wait is waited for so long */
+#define SLOTS_STUCK_NS UINT64_C(200000)     /* over its time: may wait for another card's launch */
+#define SLOTS_MOMENT_NS UINT64_C(400000)    /* which it is then given the time for */
+#define SLOTS_UNBLOCK_NS UINT64_C(50000000) /* after so long another moment helps no more */
+#define SLOTS_DRAIN_NS UINT64_C(500000000)  /* then the card's own slicing has to do */
 
 struct slots_tenant {
 	bool is_used;
@@ -49,8 +53,10 @@ struct slots_group {
 	uint64_t slot_end_ns;
 	uint64_t contended_ns; /* when more than the owners last wanted the cards */
 	uint64_t drain_ns;     /* since when the owners' queues are awaited; 0: they are not */
-	uint64_t virtual_ns;   /* of the last turn */
-	bool is_open;          /* the turn has no end */
+	uint64_t due_ns;       /* when they should have run dry */
+	uint64_t virtual_ns;
+	uint64_t moved_ns; /* when that was last moved on */
+	bool is_open;      /* the turn has no end */
 };
 
 struct slots {

@@ -94,7 +94,10 @@ struct vgpu_usage_turn {
 	int64_t balance_ns;   /* may still be used; negative: owed */
 	uint64_t refilled_ns; /* CLOCK_MONOTONIC of the last refill */
 	uint64_t stretch;     /* the last stretch of busy time that was charged */
-	uint8_t pad1[80];
+	/* minor 2: of containers with several cards */
+	uint64_t window_end_ns; /* of the first card: until then all cards may be launched on */
+	uint64_t due_ns;        /* predicted, at the last launch, for all that was launched */
+	uint8_t pad1[64];
 };
 
 /* What one process holds on one card. */

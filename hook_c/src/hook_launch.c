@@ -26,10 +26,15 @@
 #define OPEN_WINDOW_NS 2000000 /* under way while another container may want the card back */
 #define BATCH_NS 500000
 #define SLOT_BATCH_NS 4000000   /* beside others: each turn costs a change of contexts */
-#define SLOT_CREDIT_NS 10000000 /* beyond the horizon: slots come in one piece */
-#define HEARTBEAT_NS 200000000  /* an arbiter that is silent for longer is gone */
-#define LEAVE_WAITS 250         /* of 20 us and the sleep's own length */
-#define UNKNOWN_WAITS 2500      /* of 20 us, for the first launch of a kernel to be measured */
+#define IN_PIECES_NS 10000000   /* beyond the horizon: slots and windows come in one piece */
+#define WINDOW_BATCH_NS 4000000 /* of credit on each card, before a window of several begins */
+#define LONGEST_WINDOW_NS UINT64_C(40000000)
+#define OVERDUE_NS 200000             /* a card's work may wait for another card's */
+#define CATCH_UP_IN_TURN_NS 200000000 /* while containers on other cards wait, too */
+#define CATCH_UP_NS 20000000          /* that a card may owe for what others wait for */
+#define HEARTBEAT_NS 200000000        /* an arbiter that is silent for longer is gone */
+#define LEAVE_WAITS 250               /* of 20 us and the sleep's own length */
+#define UNKNOWN_WAITS 2500 /* of 20 us, for the first launch of a kernel to be measured */
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000
 #define GATE_NS 2000000 /* after which a thread in want says so again */
@@ -70,6 +75,7 @@ struct launch_card {
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
 	const uint64_t *gate_end;                /* of the slot; never_ends without an arbiter */
+	const uint64_t *window_end;              /* of all cards; never_ends for a single one */
 	uint64_t window_ns;
 	uint64_t wanted_ns; /* when the arbiter was last told that we want the card */
 	uint32_t syncing;   /* threads that wait for the card */
@@ -139,6 +145,13 @@ static void unlock(struct launch_card *card)
 	__atomic_store_n(&card->locked, 0, __ATOMIC_RELEASE);
 }
 
+static struct throttle_account account_of(struct vgpu_usage_turn *turn)
+{
+	return (struct throttle_account){.balance_ns = &turn->balance_ns,
+					 .refilled_ns = &turn->refilled_ns,
+					 .stretch = &turn->stretch};
+}
+
 /* Under the lock. */
 static void prepare(struct launch_card *card, struct tenant *tenant, unsigned int index)
 {
@@ -149,11 +162,10 @@ static void prepare(struct launch_card *card, struct tenant *tenant, unsigned in
 	card->turn = &usage->turn[index];
 	card->limits = tenant->limits.file == NULL ? NULL : &tenant->limits.file->dev[index];
 	card->gate_end = &never_ends;
+	card->window_end = &never_ends;
 	card->window_ns = WINDOW_NS;
 	card->only_stream = NO_STREAM;
-	card->throttle.account = (struct throttle_account){.balance_ns = &card->turn->balance_ns,
-							   .refilled_ns = &card->turn->refilled_ns,
-							   .stretch = &card->turn->stretch};
+	card->throttle.account = account_of(card->turn);
 	card->is_ready = 1;
 }
 
@@ -196,15 +208,16 @@ static uint32_t percent_of(uint32_t number)
 
 /* What holds for the card now. Of numbers that are changed while they are read each is an old or a
  * new one, and the next look is a millisecond of work away. */
-static struct policy look(const struct tenant *tenant, const struct launch_card *card,
-			  uint64_t now_ns)
+static struct policy look(const struct tenant *tenant, unsigned int index, uint64_t now_ns)
 {
-	const struct vgpu_limits_device *dev = card->limits;
+	const struct vgpu_limits *file = tenant->limits.file;
+	const struct vgpu_limits_device *dev = file == NULL ? NULL : &file->dev[index];
+	uint64_t beyond_ns = tenant->limits.count > 1 ? IN_PIECES_NS : 0;
 	struct policy policy = {.is_settled = true, .batch_ns = BATCH_NS};
 
 	if (dev == NULL) {
-		policy.percent = percent_of(tenant->limits.card[card->index].cores_percent);
-		policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100;
+		policy.percent = percent_of(tenant->limits.card[index].cores_percent);
+		policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100 + beyond_ns;
 		return policy;
 	}
 
@@ -212,18 +225,18 @@ static struct policy look(const struct tenant *tenant, const struct launch_card 
 	uint32_t ceiling = percent_of(__atomic_load_n(&dev->cores_max_percent, __ATOMIC_RELAXED));
 	bool is_burst = __atomic_load_n(&dev->mode, __ATOMIC_RELAXED) == VGPU_MODE_BURST;
 	bool is_alone = __atomic_load_n(&dev->alone, __ATOMIC_RELAXED) == 1;
-	uint64_t sign_ns = __atomic_load_n(&tenant->limits.file->arbiter_ns, __ATOMIC_RELAXED);
+	uint64_t sign_ns = __atomic_load_n(&file->arbiter_ns, __ATOMIC_RELAXED);
 
 	policy.is_gated = !is_alone && sign_ns != 0 && now_ns < sign_ns + HEARTBEAT_NS;
 	policy.is_settled = is_alone || sign_ns == 0;
 	/* Beyond one's own share only where somebody sees to it that it is idle time. */
 	policy.percent =
 		is_burst && (is_alone || policy.is_gated) && ceiling > cores ? ceiling : cores;
-	policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100;
 	if (!policy.is_settled) {
-		policy.horizon_ns += SLOT_CREDIT_NS;
+		beyond_ns = IN_PIECES_NS;
 		policy.batch_ns = SLOT_BATCH_NS;
 	}
+	policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100 + beyond_ns;
 	return policy;
 }
 
@@ -237,9 +250,7 @@ static bool try_to_be_free(struct tenant *tenant, uint64_t now_ns)
 	if (file != NULL && seq % 2 != 0)
 		return false;
 	for (unsigned int i = 0; i < tenant->limits.count; i++) {
-		struct launch_card card = {.index = i,
-					   .limits = file == NULL ? NULL : &file->dev[i]};
-		struct policy policy = look(tenant, &card, now_ns);
+		struct policy policy = look(tenant, i, now_ns);
 
 		if (policy.percent < 100 || policy.is_gated || !policy.is_settled)
 			return false;
@@ -267,22 +278,109 @@ static void publish(const struct launch_card *card)
 			 __ATOMIC_RELAXED);
 }
 
-static uint64_t pending_of_container(const struct tenant *tenant, const struct launch_card *card)
+static uint64_t pending_of_container(const struct tenant *tenant, unsigned int index)
 {
 	const struct vgpu_usage *usage = tenant->region.usage;
 	uint32_t count = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED);
-	uint64_t sum = card->throttle.pending_ns;
+	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < count && i < VGPU_MAX_SLOTS; i++) {
-		uint64_t pending = __atomic_load_n(&usage->slot[i].dev[card->index].pending_ns,
-						   __ATOMIC_RELAXED);
+		uint64_t pending =
+			__atomic_load_n(&usage->slot[i].dev[index].pending_ns, __ATOMIC_RELAXED);
 
-		if (i != tenant->region.slot &&
-		    __atomic_load_n(&usage->slot[i].state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
+		if (__atomic_load_n(&usage->slot[i].state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
 		    pending < THROTTLE_OWED_NS)
 			sum += pending;
 	}
 	return sum;
+}
+
+/* The cards of a container are launched on in the same windows of time, since their kernels may
+ * wait for each other: a collective whose peer has to wait for credit would keep its card busy, be
+ * charged for that, and have to wait when its peer may go. Whoever finds credit for all of them
+ * opens the window for all processes. 0: it is open; else for how long to wait. */
+static uint64_t wait_for_window(const struct tenant *tenant, uint64_t start_ns, uint64_t now_ns)
+{
+	struct vgpu_usage *usage = tenant->region.usage;
+	uint64_t *word = &usage->turn[0].window_end_ns;
+	uint64_t seen_ns = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	uint64_t end_ns = seen_ns > now_ns + LONGEST_WINDOW_NS ? 0 : seen_ns; /* forged */
+	uint64_t length_ns = LONGEST_WINDOW_NS;
+	uint64_t wait_ns = 0;
+
+	if (start_ns < end_ns)
+		return 0;
+	if (now_ns < end_ns)
+		return end_ns - now_ns;
+	for (unsigned int i = 0; i < tenant->limits.count; i++) {
+		struct policy policy = look(tenant, i, now_ns);
+		struct throttle_account account = account_of(&usage->turn[i]);
+		uint64_t pending_ns = pending_of_container(tenant, i);
+
+		if (policy.percent == 100)
+			continue;
+		throttle_refill(&account, policy.percent, policy.horizon_ns, pending_ns, now_ns);
+
+		int64_t available_ns = throttle_available(&account, pending_ns);
+
+		if (available_ns < WINDOW_BATCH_NS) {
+			uint64_t lack_ns =
+				throttle_lack_ns(available_ns, policy.percent, WINDOW_BATCH_NS);
+
+			wait_ns = lack_ns > wait_ns ? lack_ns : wait_ns;
+		} else {
+			uint64_t lasts_ns = (uint64_t)available_ns * 100 / (100 - policy.percent);
+
+			length_ns = lasts_ns < length_ns ? lasts_ns : length_ns;
+		}
+	}
+	if (wait_ns != 0)
+		return wait_ns;
+	if (__atomic_compare_exchange_n(word, &seen_ns, now_ns + length_ns, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		clock_wake((uint32_t *)word);
+	return SHORT_SLEEP_NS;
+}
+
+/* Whether other cards of the container are at work, and one of them for longer than it should be:
+ * its kernel may wait for what comes next on this one. Threads that launch on several cards are
+ * never quite at the same place when a window ends. */
+static bool others_are_at_work(const struct launch_card *card, const struct tenant *tenant,
+			       uint64_t now_ns, bool *is_overdue)
+{
+	const struct vgpu_usage_turn *turn = tenant->region.usage->turn;
+	bool are_at_work = false;
+
+	*is_overdue = false;
+	for (unsigned int i = 0; i < tenant->limits.count; i++) {
+		if (i == card->index || pending_of_container(tenant, i) == 0)
+			continue;
+		are_at_work = true;
+		*is_overdue |=
+			now_ns >= __atomic_load_n(&turn[i].due_ns, __ATOMIC_RELAXED) + OVERDUE_NS;
+	}
+	return are_at_work;
+}
+
+/* For how long a launch has to wait for a window; 0: it may go. */
+static uint64_t wait_with_others(const struct launch_card *card, const struct tenant *tenant,
+				 uint64_t pending_ns, bool has_end, uint64_t start_ns,
+				 uint64_t now_ns)
+{
+	uint64_t wait_ns = wait_for_window(tenant, start_ns, now_ns);
+	bool is_overdue;
+
+	if (wait_ns == 0 || !others_are_at_work(card, tenant, now_ns, &is_overdue))
+		return wait_ns;
+	/* One at a time: more than what the other waits for would soon have it wait for us. */
+	if (is_overdue && card->throttle.queue_end_ns <= now_ns &&
+	    throttle_available(&card->throttle.account, pending_ns) >
+		    (has_end ? -CATCH_UP_IN_TURN_NS : -CATCH_UP_NS))
+		return 0;
+
+	uint64_t most_ns = is_overdue ? SHORT_SLEEP_NS : OVERDUE_NS;
+
+	return wait_ns < most_ns ? wait_ns : most_ns;
 }
 
 /* Marks. */
@@ -420,6 +518,7 @@ static void set_mark(struct launch_card *card, void *start, uint64_t context)
 	mark->context = card->context != 0 ? card->context : context;
 	mark->closed_ns = clock_ns();
 	mark->interval = throttle_close(&card->throttle);
+	mark->interval.is_in_order = count == 1;
 	card->stream_count = 0;
 	card->context = 0;
 
@@ -552,9 +651,9 @@ enum verdict {
 };
 
 /* Under the lock. */
-static enum verdict judge(struct launch_card *card, struct throttle_class *class,
-			  const struct policy *policy, uint64_t pending_ns, uint64_t now_ns,
-			  uint64_t *sleep_ns)
+static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
+			  struct throttle_class *class, const struct policy *policy,
+			  uint64_t pending_ns, uint64_t now_ns, uint64_t *sleep_ns)
 {
 	uint64_t start_ns = throttle_start(&card->throttle, now_ns);
 	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
@@ -564,7 +663,10 @@ static enum verdict judge(struct launch_card *card, struct throttle_class *class
 		return VERDICT_SLEEP;
 	if (start_ns >= end_ns)
 		return VERDICT_GATE;
-	if (policy->percent < 100)
+	if (card->window_end != &never_ends) {
+		*sleep_ns = wait_with_others(card, tenant, pending_ns, end_ns != UINT64_MAX,
+					     start_ns, now_ns);
+	} else if (policy->percent < 100)
 		*sleep_ns = throttle_wait_ns(&card->throttle, class, policy->percent,
 					     policy->batch_ns, pending_ns);
 	else
@@ -635,26 +737,49 @@ static uint64_t context_of(void *stream)
 	return (uint64_t)(uintptr_t)context;
 }
 
+/* Who waits for one card is the one who could tell how far the others are. */
+static void harvest_all(const struct tenant *tenant)
+{
+	struct launch_card *cards = __atomic_load_n(&the_cards, __ATOMIC_ACQUIRE);
+
+	for (unsigned int i = 0; cards != NULL && i < tenant->limits.count; i++)
+		if (__atomic_load_n(&cards[i].is_ready, __ATOMIC_ACQUIRE) != 0)
+			harvest(&cards[i]);
+}
+
+/* As a futex word: it changes when a window is opened. */
+static uint32_t window_word(const struct tenant *tenant)
+{
+	return (uint32_t)__atomic_load_n(&tenant->region.usage->turn[0].window_end_ns,
+					 __ATOMIC_ACQUIRE);
+}
+
 /* The long way: looks at everything, and waits as long as it has to. Returns with the lock held. */
 static struct throttle_class *pass(struct launch_card *card, struct tenant *tenant, uint64_t key,
 				   bool *has_waited)
 {
 	for (unsigned int unknown = 0;;) {
-		harvest(card);
+		harvest_all(tenant);
 		region_tend(&tenant->region, false);
 
 		uint32_t seen = card->limits == NULL
 					? 0
 					: __atomic_load_n(&card->limits->gate, __ATOMIC_ACQUIRE);
 		uint64_t now_ns = clock_ns();
-		struct policy policy = look(tenant, card, now_ns);
+		struct policy policy = look(tenant, card->index, now_ns);
+		uint32_t seen_window = window_word(tenant);
 		uint64_t sleep_ns;
 
 		lock(card);
 		card->gate_end = policy.is_gated ? &card->limits->grant_until_ns : &never_ends;
 		card->window_ns = policy.is_gated ? OPEN_WINDOW_NS : WINDOW_NS;
+		card->window_end =
+			tenant->limits.count > 1 && (policy.percent < 100 || policy.is_gated)
+				? &tenant->region.usage->turn[0].window_end_ns
+				: &never_ends;
 
-		uint64_t pending_ns = pending_of_container(tenant, card);
+		card->throttle.may_wait = card->window_end != &never_ends;
+		uint64_t pending_ns = pending_of_container(tenant, card->index);
 
 		throttle_refill(&card->throttle.account, policy.percent, policy.horizon_ns,
 				pending_ns, now_ns);
@@ -664,17 +789,23 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 		if (class->is_out && ++unknown > UNKNOWN_WAITS)
 			class->is_out = 0; /* another thread's launch may be what it waits for */
 
-		enum verdict verdict = judge(card, class, &policy, pending_ns, now_ns, &sleep_ns);
+		enum verdict verdict =
+			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
 
 		if (verdict == VERDICT_GO) {
 			card->wanted_ns = 0;
 			return class;
 		}
+		bool is_windowed = card->window_end != &never_ends;
+
 		unlock(card);
 		set_mark(card, NO_STREAM, 0);
 		*has_waited |= verdict == VERDICT_GATE;
 		if (verdict == VERDICT_GATE)
 			wait_at_gate(card, seen);
+		else if (is_windowed)
+			clock_wait((const uint32_t *)&tenant->region.usage->turn[0].window_end_ns,
+				   seen_window, sleep_ns);
 		else
 			clock_sleep(sleep_ns);
 	}
@@ -699,6 +830,15 @@ static bool is_busy(struct launch_card *card)
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	lock(card);
 	return !is_idle;
+}
+
+static inline void add_launch(struct launch_card *card, struct throttle_class *class,
+			      uint64_t now_ns)
+{
+	throttle_add(&card->throttle, class, now_ns);
+	if (card->window_end != &never_ends)
+		__atomic_store_n(&card->turn->due_ns, card->throttle.queue_end_ns,
+				 __ATOMIC_RELAXED);
 }
 
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,
@@ -741,7 +881,7 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 	if (card->throttle.tokens_ns <= 0)
 		card->throttle.tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
-	throttle_add(&card->throttle, class, now_ns);
+	add_launch(card, class, now_ns);
 	__atomic_store_n(&card->published->pending_ns, card->throttle.pending_ns, __ATOMIC_RELAXED);
 	publish(card);
 	unlock(card);
@@ -765,12 +905,17 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 		uint64_t now_ns = clock_near_ns();
 		struct throttle_class *class = throttle_class(&card->throttle, key);
 		uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
+		uint64_t window_ns = __atomic_load_n(card->window_end, __ATOMIC_RELAXED);
+
+		if (window_ns < end_ns)
+			end_ns = window_ns;
+
 		struct throttle_gate gate = {.end_ns = end_ns,
 					     .window_ns = end_ns == UINT64_MAX ? card->window_ns
 									       : UINT64_MAX};
 
 		if (throttle_passes(&card->throttle, class, &gate, now_ns)) {
-			throttle_add(&card->throttle, class, now_ns);
+			add_launch(card, class, now_ns);
 			publish(card);
 			unlock(card);
 			return;

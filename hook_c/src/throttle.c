@@ -12,6 +12,7 @@
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
 #define MOST_WAIT_NS 3000000
+#define MOST_GAPS_PERCENT 30 /* of the time that kernels of 5 us take with them */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -126,6 +127,8 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->cost_ns = sample;
 	else if (class->samples < MIN_SAMPLES)
 		class->cost_ns = least(class->cost_ns, sample);
+	else if (throttle->may_wait)
+		class->cost_ns = (7 * class->cost_ns + least(sample, 2 * class->cost_ns)) / 8;
 	else if (interval->idle_ns != 0)
 		class->cost_ns = (3 * class->cost_ns + least(sample, 4 * class->cost_ns)) / 4;
 	else
@@ -133,6 +136,14 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	if (sample > 2 * class->cost_ns)
 		class->until_sample = least(class->until_sample, SOON);
 	class->samples += class->samples < MIN_SAMPLES;
+}
+
+/* Kernels that do not wait for each other may run without gaps, and a pause has none. */
+static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_ns)
+{
+	if (!interval->is_in_order || interval->idle_ns != 0)
+		return 0;
+	return least(interval->launches * THROTTLE_GAP_NS, busy_ns * MOST_GAPS_PERCENT / 100);
 }
 
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
@@ -151,6 +162,7 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 		learn(throttle, interval, busy);
 		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);
 		throttle->pending_idle_ns = less(throttle->pending_idle_ns, interval->idle_ns);
+		busy -= gaps_in(interval, busy);
 		throttle->busy_ns += busy;
 	}
 	throttle->queue_end_ns = least(end_ns + throttle->pending_ns + throttle->pending_idle_ns,
@@ -267,22 +279,33 @@ uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_n
 	return charged;
 }
 
+int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns)
+{
+	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+
+	if (balance < -(int64_t)THROTTLE_OWED_NS) /* forged; the next refill says so, too */
+		balance = -(int64_t)THROTTLE_OWED_NS;
+	return balance - (int64_t)least(pending_ns, LONGEST_PAUSE_NS);
+}
+
+uint64_t throttle_lack_ns(int64_t available_ns, uint32_t percent, uint64_t needed_ns)
+{
+	uint64_t missing = (uint64_t)((int64_t)needed_ns - available_ns);
+
+	return most(LEAST_WAIT_NS, least(missing * 100 / percent, MOST_WAIT_NS));
+}
+
 uint64_t throttle_wait_ns(struct throttle *throttle, const struct throttle_class *class,
 			  uint32_t percent, uint64_t batch_ns, uint64_t pending_ns)
 {
-	int64_t balance = __atomic_load_n(throttle->account.balance_ns, __ATOMIC_RELAXED);
-	int64_t available = balance - (int64_t)least(pending_ns, LONGEST_PAUSE_NS);
+	int64_t available = throttle_available(&throttle->account, pending_ns);
 	bool is_long = class->samples != 0 && class->cost_ns > batch_ns;
-	int64_t needed = is_long || !throttle->is_broke ? 1 : (int64_t)batch_ns;
+	uint64_t needed = is_long ? 1 : batch_ns;
 
-	if (available >= needed) {
+	if (available >= (throttle->is_broke ? (int64_t)needed : 1)) {
 		throttle->is_broke = false;
 		return 0;
 	}
 	throttle->is_broke = true;
-	needed = is_long ? 1 : (int64_t)batch_ns;
-
-	uint64_t missing = (uint64_t)(needed - available);
-
-	return most(LEAST_WAIT_NS, least(missing * 100 / percent, MOST_WAIT_NS));
+	return throttle_lack_ns(available, percent, needed);
 }

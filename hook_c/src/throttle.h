@@ -20,9 +20,10 @@
 #define THROTTLE_MARK_EVERY_NS UINT64_C(1000000) /* of predicted work; one costs 2 us */
 #define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
 #define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
-#define THROTTLE_START_NS UINT64_C(4000)       /* from a launch on an idle card to its first work */
-#define THROTTLE_MARK_NS UINT64_C(1200)        /* by which a measured interval is too long */
-#define THROTTLE_DRAIN_NS UINT64_C(2000)       /* from the end of the work to a wait's return */
+#define THROTTLE_START_NS UINT64_C(4000) /* from a launch on an idle card to its first work */
+#define THROTTLE_MARK_NS UINT64_C(1200)  /* by which a measured interval is too long */
+#define THROTTLE_GAP_NS UINT64_C(2000)   /* between two kernels of a stream the card does nothing */
+#define THROTTLE_DRAIN_NS UINT64_C(2000) /* from the end of the work to a wait's return */
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
 #define THROTTLE_DOUBT_NS UINT64_C(20000)      /* predicted idle time that is not just believed */
 #define THROTTLE_UNKNOWN_NS UINT64_C(5000)     /* guessed of a launch that has no like */
@@ -53,6 +54,7 @@ struct throttle_interval {
 	uint64_t begun_ns; /* when its first launch was made */
 	uint64_t key;      /* of the only class in it; 0: several */
 	bool has_unknown;  /* `key` is the unknown one */
+	bool is_in_order;  /* all of it in one stream */
 };
 
 struct throttle {
@@ -61,8 +63,9 @@ struct throttle {
 	int64_t tokens_ns;     /* predicted work that may be launched without a closer look */
 	uint64_t pending_ns;   /* predicted work in the open interval and in unfinished ones */
 	uint64_t pending_idle_ns;
-	uint64_t busy_ns;     /* measured, of this process */
+	uint64_t busy_ns;     /* measured, of this process; without the gaps */
 	uint64_t last_end_ns; /* of the last finished interval */
+	bool may_wait;        /* kernels may wait for others on other cards; that teaches little */
 	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
@@ -122,8 +125,8 @@ struct throttle_interval throttle_close(struct throttle *throttle);
 /* The mark of a closed interval was recorded late: the card had nothing to do before it. */
 void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns);
 
-/* The card has come to the interval's mark at `end_ns`; returns what it took. `now_ns`: of the
- * prediction that follows. */
+/* The card has come to the interval's mark at `end_ns`; returns what is to be charged. `now_ns`: of
+ * the prediction that follows. */
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
 			 uint64_t end_ns, uint64_t now_ns);
 
@@ -145,6 +148,12 @@ void throttle_refill(const struct throttle_account *account, uint32_t percent, u
 /* Charges the busy time before `end_ns`; what other processes of the container were charged for
  * at the same time is not charged twice. Returns what was charged. */
 uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns);
+
+/* Credit beyond what is under way; negative: owed. */
+int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns);
+
+/* How long to wait until so much is available. */
+uint64_t throttle_lack_ns(int64_t available_ns, uint32_t percent, uint64_t needed_ns);
 
 /* For how long a launch of the class has to wait for credit; 0: it may go. Who has none left waits
  * for `batch_ns` of it, unless one launch takes more. */

@@ -20,8 +20,21 @@
 
 struct item {
 	uint64_t ready_ns;
+	uint64_t gap_left_ns; /* to the kernel before it */
 	uint64_t left_ns;
+	uint64_t collective;     /* of several cards: which one; 0: of one card */
 	struct sim_event *event; /* NULL: a kernel */
+};
+
+struct queue {
+	uint64_t head;
+	uint64_t tail;
+	struct item item[QUEUE];
+	uint64_t busy_ns;
+	uint64_t done_ns; /* busy, and no collective's wait for its peers */
+	uint64_t last_end_ns;
+	uint64_t stall_ns;
+	uint64_t bin[SIM_BINS];
 };
 
 struct process {
@@ -30,13 +43,14 @@ struct process {
 	void (*body)(unsigned int);
 	uint64_t wake_ns; /* NEVER: stopped or over */
 	const uint32_t *word;
-	uint64_t head;
-	uint64_t tail;
-	struct item queue[QUEUE];
-	uint64_t busy_ns;
-	uint64_t last_end_ns;
-	uint64_t stall_ns;
-	uint64_t bin[SIM_BINS];
+	struct queue queue[SIM_CARDS];
+};
+
+struct card {
+	unsigned int owner;
+	uint64_t slice_left;
+	uint64_t switch_left; /* a change of contexts is under way */
+	struct item *running;
 };
 
 static struct process process[SIM_PROCESSES];
@@ -45,9 +59,8 @@ static unsigned int self;
 static uint64_t now;
 static ucontext_t world;
 
-static uint64_t card_ns;
-static unsigned int owner;
-static uint64_t slice_left;
+static uint64_t cards_ns; /* so far the cards have been run */
+static struct card card[SIM_CARDS];
 
 void (*sim_switched)(unsigned int process);
 
@@ -57,138 +70,199 @@ void sim_begin(void)
 		free(process[i].stack);
 		memset(&process[i], 0, sizeof(process[i]));
 	}
+	memset(card, 0, sizeof(card));
 	count = 0;
-	now = card_ns = BEGIN_NS;
-	owner = 0;
-	slice_left = SLICE_NS;
+	now = cards_ns = BEGIN_NS;
 }
 
-/* The card. */
+/* The cards. */
 
-static struct item *first_of(unsigned int number)
+static struct item *first_of(unsigned int number, unsigned int on)
 {
-	struct process *one = &process[number];
-	struct item *item = &one->queue[one->tail % QUEUE];
+	struct queue *queue = &process[number].queue[on];
+	struct item *item = &queue->item[queue->tail % QUEUE];
 
-	return one->tail < one->head && item->ready_ns <= card_ns ? item : NULL;
+	return queue->tail < queue->head && item->ready_ns <= cards_ns ? item : NULL;
 }
 
-static void note_busy(struct process *one, uint64_t from_ns, uint64_t ns)
+static void note_busy(struct queue *queue, uint64_t from_ns, uint64_t ns)
 {
-	if (one->last_end_ns != 0 && from_ns - one->last_end_ns > one->stall_ns)
-		one->stall_ns = from_ns - one->last_end_ns;
-	one->last_end_ns = from_ns + ns;
-	one->busy_ns += ns;
+	if (queue->last_end_ns != 0 && from_ns - queue->last_end_ns > queue->stall_ns)
+		queue->stall_ns = from_ns - queue->last_end_ns;
+	queue->last_end_ns = from_ns + ns;
+	queue->busy_ns += ns;
 	while (ns != 0) {
 		uint64_t since = from_ns - BEGIN_NS;
 		uint64_t part = SIM_BIN_NS - since % SIM_BIN_NS;
 
 		part = part < ns ? part : ns;
 		if (since / SIM_BIN_NS < SIM_BINS)
-			one->bin[since / SIM_BIN_NS] += part;
+			queue->bin[since / SIM_BIN_NS] += part;
 		from_ns += part;
 		ns -= part;
 	}
 }
 
-static unsigned int next_ready(void)
+static unsigned int next_ready(unsigned int on)
 {
 	for (unsigned int i = 1; i <= count; i++)
-		if (first_of((owner + i) % count) != NULL)
-			return (owner + i) % count;
-	return owner;
+		if (first_of((card[on].owner + i) % count, on) != NULL)
+			return (card[on].owner + i) % count;
+	return card[on].owner;
 }
 
-static uint64_t next_item_ns(uint64_t until_ns)
+static uint64_t next_item_ns(unsigned int on, uint64_t until_ns)
 {
 	for (unsigned int i = 0; i < count; i++) {
-		const struct process *one = &process[i];
+		const struct queue *queue = &process[i].queue[on];
+		uint64_t ready_ns = queue->item[queue->tail % QUEUE].ready_ns;
 
-		if (one->tail < one->head && one->queue[one->tail % QUEUE].ready_ns < until_ns)
-			until_ns = one->queue[one->tail % QUEUE].ready_ns;
+		if (queue->tail < queue->head && ready_ns > cards_ns && ready_ns < until_ns)
+			until_ns = ready_ns;
 	}
 	return until_ns;
 }
 
-static void card_to(uint64_t until_ns)
+/* What the card does now. */
+static void choose(unsigned int on)
 {
-	while (count != 0 && card_ns < until_ns) {
-		struct item *item = first_of(owner);
-		unsigned int next = next_ready();
-		struct process *one;
-		uint64_t ns;
+	struct card *one = &card[on];
+	struct item *item = first_of(one->owner, on);
+	unsigned int next = next_ready(on);
 
-		if (item == NULL || (slice_left == 0 && next != owner)) {
-			if (next == owner && item == NULL) {
-				uint64_t then = next_item_ns(until_ns);
+	one->running = NULL;
+	if (one->switch_left != 0)
+		return;
+	if (next != one->owner && (item == NULL || one->slice_left == 0)) {
+		one->switch_left = item != NULL ? PREEMPT_NS : SWITCH_NS;
+		one->owner = next;
+		one->slice_left = SLICE_NS;
+		return;
+	}
+	if (one->slice_left == 0)
+		one->slice_left = SLICE_NS;
+	one->running = item;
+}
 
-				card_ns = then > card_ns ? then : card_ns;
-				continue;
-			}
-			card_ns += item != NULL ? PREEMPT_NS : SWITCH_NS;
-			owner = next;
-			slice_left = SLICE_NS;
-			continue;
+/* A collective gets on while all of its cards run it. */
+static bool gets_on(const struct item *item)
+{
+	if (item->collective == 0)
+		return true;
+	for (unsigned int on = 0; on < SIM_CARDS; on++)
+		if (card[on].running == NULL || card[on].running->gap_left_ns != 0 ||
+		    card[on].running->collective != item->collective)
+			return false;
+	return true;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* How long the card goes on as it does now. */
+static uint64_t same_for(unsigned int on, uint64_t most_ns)
+{
+	const struct card *one = &card[on];
+
+	if (one->switch_left != 0)
+		return least(most_ns, one->switch_left);
+	if (one->running == NULL)
+		return next_item_ns(on, cards_ns + most_ns) - cards_ns;
+	if (one->running->gap_left_ns != 0)
+		most_ns = least(most_ns, one->running->gap_left_ns);
+	else if (gets_on(one->running))
+		most_ns = least(most_ns, one->running->left_ns);
+	return least(most_ns, one->slice_left);
+}
+
+static void run_for(unsigned int on, uint64_t ns, bool is_getting_on)
+{
+	struct card *one = &card[on];
+	struct item *item = one->running;
+	struct queue *queue = &process[one->owner].queue[on];
+
+	if (one->switch_left != 0)
+		one->switch_left -= ns;
+	if (item == NULL)
+		return;
+	if (item->gap_left_ns != 0) {
+		item->gap_left_ns -= ns;
+		one->slice_left -= ns;
+		return;
+	}
+	if (item->event == NULL) {
+		note_busy(queue, cards_ns, ns);
+		queue->done_ns += is_getting_on ? ns : 0;
+	}
+	one->slice_left -= ns;
+	item->left_ns -= is_getting_on ? ns : 0;
+	if (item->left_ns != 0)
+		return;
+	if (item->event != NULL) {
+		item->event->is_done = true;
+		item->event->time_ns = cards_ns + ns;
+	}
+	queue->tail++;
+}
+
+static void cards_to(uint64_t until_ns)
+{
+	while (count != 0 && cards_ns < until_ns) {
+		uint64_t ns = until_ns - cards_ns;
+		bool is_getting_on[SIM_CARDS];
+
+		for (unsigned int on = 0; on < SIM_CARDS; on++)
+			choose(on);
+		for (unsigned int on = 0; on < SIM_CARDS; on++) {
+			is_getting_on[on] = card[on].running != NULL && gets_on(card[on].running);
+			ns = same_for(on, ns);
 		}
-		if (slice_left == 0)
-			slice_left = SLICE_NS;
-		one = &process[owner];
-		ns = item->left_ns < slice_left ? item->left_ns : slice_left;
-		ns = ns < until_ns - card_ns ? ns : until_ns - card_ns;
-		if (item->event == NULL)
-			note_busy(one, card_ns, ns);
-		card_ns += ns;
-		slice_left -= ns;
-		item->left_ns -= ns;
-		if (item->left_ns != 0)
-			continue;
-		if (item->event != NULL) {
-			item->event->is_done = true;
-			item->event->time_ns = card_ns;
-		}
-		one->tail++;
+		for (unsigned int on = 0; on < SIM_CARDS; on++)
+			run_for(on, ns, is_getting_on[on]);
+		cards_ns += ns;
 	}
 }
 
-static void put(uint64_t ns, struct sim_event *event)
+static void put(unsigned int on, struct item item)
 {
-	struct process *one = &process[self];
+	struct queue *queue = &process[self].queue[on];
 
-	card_to(now);
-	while (one->head - one->tail >= MOST_QUEUED) {
+	cards_to(now);
+	while (queue->head - queue->tail >= MOST_QUEUED) {
 		sim_sleep(100 * SIM_US);
-		card_to(now);
+		cards_to(now);
 	}
-	one->queue[one->head % QUEUE] =
-		(struct item){.ready_ns = now + (one->head == one->tail ? START_NS : 0),
-			      .left_ns = ns,
-			      .event = event};
-	one->head++;
+	if (queue->head != queue->tail && item.event == NULL)
+		item.gap_left_ns = SIM_GAP_NS;
+	item.ready_ns = now + (queue->head == queue->tail ? START_NS : 0);
+	queue->item[queue->head++ % QUEUE] = item;
 }
 
-void sim_launch(uint64_t duration_ns)
+void sim_launch(unsigned int on, uint64_t duration_ns, uint64_t collective)
 {
 	sim_spend(3 * SIM_US);
-	put(duration_ns, NULL);
+	put(on, (struct item){.left_ns = duration_ns, .collective = collective});
 }
 
-void sim_record(struct sim_event *event)
+void sim_record(unsigned int on, struct sim_event *event)
 {
 	sim_spend(SIM_US);
 	*event = (struct sim_event){.is_recorded = true};
-	put(EVENT_NS, event);
+	put(on, (struct item){.left_ns = EVENT_NS, .event = event});
 }
 
-bool sim_is_idle(void)
+bool sim_is_idle(unsigned int on)
 {
-	card_to(now);
-	return process[self].head == process[self].tail;
+	cards_to(now);
+	return process[self].queue[on].head == process[self].queue[on].tail;
 }
 
-void sim_synchronize(void)
+void sim_synchronize(unsigned int on)
 {
 	sim_spend(3 * SIM_US);
-	while (!sim_is_idle())
+	while (!sim_is_idle(on))
 		sim_spend(5 * SIM_US);
 }
 
@@ -212,7 +286,7 @@ unsigned int sim_self(void)
 
 uint64_t sim_now(void)
 {
-	card_to(now);
+	cards_to(now);
 	return now;
 }
 
@@ -304,22 +378,27 @@ void sim_run(uint64_t ns)
 		swapcontext(&world, &process[self].context);
 	}
 	now = end_ns;
-	card_to(now);
+	cards_to(now);
 }
 
 /* The truth. */
 
-uint64_t sim_busy_ns(unsigned int number)
+uint64_t sim_busy_ns(unsigned int number, unsigned int on)
 {
-	return process[number].busy_ns;
+	return process[number].queue[on].busy_ns;
+}
+
+uint64_t sim_done_ns(unsigned int number, unsigned int on)
+{
+	return process[number].queue[on].done_ns;
 }
 
 double sim_bin(unsigned int number, unsigned int bin)
 {
-	return (double)process[number].bin[bin] / (double)SIM_BIN_NS;
+	return (double)process[number].queue[0].bin[bin] / (double)SIM_BIN_NS;
 }
 
 uint64_t sim_longest_stall_ns(unsigned int number)
 {
-	return process[number].stall_ns;
+	return process[number].queue[0].stall_ns;
 }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A simulated world for the compute limit: processes (each a coroutine) on one clock, and a card
- * that runs their kernels. Nothing takes real time, and every run is the same.
+/* A simulated world for the compute limit: processes (each a coroutine) on one clock, and two
+ * cards that run their kernels. Nothing takes real time, and every run is the same.
  *
- * The card behaves as an H100 was measured to: contexts take turns of 2 ms when several have
+ * A card behaves as an H100 was measured to: contexts take turns of 2 ms when several have
  * work, a change costs 80 us, one that interrupts 150 us, a launch on an idle card starts after 4
- * us, a timing event takes 2 us of the card. Kernels fill it: those of one process run one after
- * the other. */
+ * us, a timing event takes 2 us of the card, and so does the way from one kernel to
+ * the next. Kernels fill it: those of one process run one after
+ * the other. A collective is a kernel on each card that gets on only while all of them run. */
 #ifndef VGPU_HOOK_SIM_H
 #define VGPU_HOOK_SIM_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#define SIM_CARDS 2
 #define SIM_PROCESSES 12
 #define SIM_US UINT64_C(1000)
 #define SIM_MS UINT64_C(1000000)
+#define SIM_GAP_NS (2 * SIM_US) /* between two kernels */
 #define SIM_BINS 600
 #define SIM_BIN_NS (100 * SIM_MS)
 
@@ -47,13 +50,15 @@ void sim_wake(const uint32_t *word);
 /* Stopped, a process does nothing more; what it has launched is still run. */
 void sim_stop(unsigned int process);
 
-void sim_launch(uint64_t duration_ns);
-void sim_record(struct sim_event *event);
-bool sim_is_idle(void); /* nothing of this process is left */
-void sim_synchronize(void);
+/* On a card. `collective`: the same number on each card, 0 for an ordinary kernel. */
+void sim_launch(unsigned int card, uint64_t duration_ns, uint64_t collective);
+void sim_record(unsigned int card, struct sim_event *event);
+bool sim_is_idle(unsigned int card); /* nothing of this process is left */
+void sim_synchronize(unsigned int card);
 
-/* The truth: of a process from the beginning on. */
-uint64_t sim_busy_ns(unsigned int process);
+/* The truth: of a process from the beginning on. Bins and stalls are the first card's. */
+uint64_t sim_busy_ns(unsigned int process, unsigned int card);
+uint64_t sim_done_ns(unsigned int process, unsigned int card); /* without waits for a peer */
 double sim_bin(unsigned int process, unsigned int bin);
 uint64_t sim_longest_stall_ns(unsigned int process); /* without work on the card */
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import filecmp
 import json
@@ -138,12 +139,14 @@ def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     site.kubectl("delete", "namespace", site.namespace, "--wait=false")
 
 
+@pytest.mark.e2e_quick
 def test_lint_has_nothing_to_say() -> None:
     done = run(find_built("helm"), "lint", "--strict", "--quiet", CHART)
 
     assert (done.status, done.stdout.strip()) == (0, ""), done
 
 
+@pytest.mark.e2e_quick
 def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> None:
     done = run(REPOSITORY / "scripts/manifests", tmp_path)
     assert done.status == 0, done.stderr
@@ -357,6 +360,28 @@ def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None
     assert webhooks[0]["clientConfig"]["caBundle"] == "eA=="
 
 
+def check_believed(certificate: Path, authority: Path, host: str) -> None:
+    """Fail unless strict readers believe a certificate for a name."""
+    words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", authority)
+    done = run(*words, certificate)
+    assert done.status == 0, done.stdout + done.stderr
+
+
+def test_the_charts_certificates_are_believed(site: Site, tmp_path: Path) -> None:
+    assert site.helm("install", "vgpu", str(CHART), "--set=tls.extraNames={lb.example}").status == 0
+
+    for secret, host in (
+        ("vgpu-tls", f"vgpu-scheduler-cache-leader.{site.namespace}.svc"),
+        ("vgpu-tls", f"vgpu-scheduler-cache.{site.namespace}.svc.cluster.local"),
+        ("vgpu-tls", "lb.example"),
+        ("vgpu-scheduler-tls", "vgpu-scheduler"),
+    ):
+        data = site.get("secret", secret)["data"]
+        for key in ("tls.crt", "ca.crt"):
+            (tmp_path / key).write_bytes(base64.b64decode(data[key]))
+        check_believed(tmp_path / "tls.crt", tmp_path / "ca.crt", host)
+
+
 def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/kubernetes.md").read_text()
     _, begin, rest = text.partition("$ openssl req -x509")
@@ -373,11 +398,7 @@ def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Pa
         ("vgpu-scheduler-cache", agent["cache"]["server_name"]),
         ("vgpu-scheduler", "vgpu-scheduler"),
     ):
-        words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt")
-        verified = subprocess.run(
-            [*words, f"{name}.crt"], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+        check_believed(tmp_path / f"{name}.crt", tmp_path / "ca.crt", host)
 
 
 def test_rights_are_what_each_needs(site: Site) -> None:

@@ -64,6 +64,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         self.pods: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
         """Containers of (namespace, pod) with their devices by resource."""
         self.lists = 0
+        self.silent = False
+        """List answers nobody."""
         self.answer: Callable[[resources_api.ListPodResourcesResponse], bytes] = (
             lambda response: response.SerializeToString()
         )
@@ -195,6 +197,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         self, _: resources_api.ListPodResourcesRequest, __: Context
     ) -> resources_api.ListPodResourcesResponse:
         self.lists += 1
+        if self.silent:
+            await asyncio.Event().wait()
         return resources_api.ListPodResourcesResponse(
             pod_resources=[
                 resources_api.PodResources(
