@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.examples import EXAMPLES, example_pods
 from tests.deploy.manifests import (
     CHART,
     MANIFESTS,
@@ -459,6 +460,22 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
         lambda: site.kubectl("create", "-f", "-", stdin=json.dumps(asking)).status == 0,
         "the pod is let in once nobody is there to ask",
     )
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_real_api_server_takes_each_example(site: Site, path: Path) -> None:
+    for item in example_pods(path):
+        # A pod's uid is the API server's.
+        metadata = {**item["metadata"], "namespace": site.namespace}
+        del metadata["uid"]
+        pod = {"apiVersion": "v1", **item, "metadata": metadata}
+        pod["spec"].pop("priorityClassName", None)  # Koordinator's own
+
+        done = site.kubectl(
+            *("create", "--dry-run=server", "--validate=strict", "-f", "-"), stdin=json.dumps(pod)
+        )
+
+        assert done.status == 0, done.stderr
 
 
 def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
