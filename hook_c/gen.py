@@ -491,6 +491,7 @@ HOOKED = {
     "nvml.samples": Kind(end="nvml_samples_end(status, {device}, {samples}, {count})"),
     "nvml.all_samples": Kind(end="nvml_all_samples_end(status, {device}, {samples})"),
     "nvml.rates": Kind(end="nvml_utilisation_end(status, {device}, {rates})"),
+    "nvml.history": Kind(end="nvml_history_end(status, {device}, {type}, {count}, {samples})"),
     "nvml.set": Kind("nvml_set_begin()"),
     "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
 }

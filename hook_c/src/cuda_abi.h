@@ -266,6 +266,15 @@ struct nvml_samples {
 	struct nvml_sample_info *list;
 };
 
+/* nvmlSample_t, of utilisation */
+#define NVML_GPU_UTILIZATION_SAMPLES 1
+
+struct nvml_history {
+	uint64_t time_us;
+	uint32_t percent; /* of a union of 64 bits */
+	uint32_t pad;
+};
+
 /* nvmlUtilization_t */
 struct nvml_rates {
 	uint32_t gpu_percent;

@@ -200,6 +200,7 @@ int nvml_details_end(const struct hook_call *call, int status, void *device, voi
 int nvml_samples_end(int status, void *device, void *samples, unsigned int *count);
 int nvml_all_samples_end(int status, void *device, void *samples);
 int nvml_utilisation_end(int status, void *device, void *rates);
+int nvml_history_end(int status, void *device, int type, const unsigned int *count, void *samples);
 int nvml_set_begin(void);
 int nvml_no_processes_end(int status, unsigned int *count);
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);

@@ -1559,6 +1559,15 @@ EXPORT int nvmlDeviceGetRunningProcessDetailList(void *device, void *details)
 	return nvml_details_end(&call, status, device, details);
 }
 
+EXPORT int nvmlDeviceGetSamples(void *device, int type, uint64_t a2, int *a3, unsigned int *count, void *samples);
+EXPORT int nvmlDeviceGetSamples(void *device, int type, uint64_t a2, int *a3, unsigned int *count, void *samples)
+{
+	HOOK_ENTER(nvmlDeviceGetSamples, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetSamples(device, type, a2, a3, count, samples);
+
+	return nvml_history_end(status, device, type, count, samples);
+}
+
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates);
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates)
 {
@@ -2173,6 +2182,7 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceGetProcessUtilization, (void *)nvmlDeviceGetProcessUtilization, DRIVER_NVML),
 	ROW(nvmlDeviceGetProcessesUtilizationInfo, (void *)nvmlDeviceGetProcessesUtilizationInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetRunningProcessDetailList, (void *)nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML),
+	ROW(nvmlDeviceGetSamples, (void *)nvmlDeviceGetSamples, DRIVER_NVML),
 	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetUtilizationRates, (void *)nvmlDeviceGetUtilizationRates, DRIVER_NVML),
 	ROW(nvmlDeviceModifyDrainState, (void *)nvmlDeviceModifyDrainState, DRIVER_NVML),

@@ -225,6 +225,18 @@ class Program(Driver):
         found = [(entries[4 * i] & 0xFFFFFFFF, entries[4 * i + 1]) for i in range(listed)]
         return int(code), details[1] & 0xFFFFFFFF, found
 
+    def history(self) -> tuple[int, list[int]]:
+        """Call nvmlDeviceGetSamples for the utilisation of the first card; code and percents."""
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, kind, count = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(16)
+        nvml.nvmlInit_v2()
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+        samples = (ctypes.c_uint64 * 32)()
+        code = nvml.nvmlDeviceGetSamples(
+            device, 1, ctypes.c_uint64(0), ctypes.byref(kind), ctypes.byref(count), samples
+        )
+        return int(code), [samples[2 * i + 1] for i in range(count.value)]
+
     def accounting_pids(self) -> tuple[int, int]:
         """Call nvmlDeviceGetAccountingPids with room for 16; code and count."""
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
