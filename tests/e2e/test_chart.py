@@ -360,6 +360,17 @@ def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
         assert foreign not in text, foreign
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_bare_card_is_asked_about_only_where_it_is_hamis(claimed: bool) -> None:
+    value = f"cache.kubernetes.dialects.hami.claim_bare_gpu={str(claimed).lower()}"
+
+    items = rendered(value)
+
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        text = json.dumps(one(items, kind, "vgpu-admission")["webhooks"])
+        assert (r"\"nvidia.com/gpu\"" in text) is claimed
+
+
 def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
     installed = site.helm("install", "vgpu", str(CHART))
     assert installed.status == 0, installed.stderr
