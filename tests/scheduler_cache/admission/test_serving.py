@@ -8,8 +8,9 @@ import base64
 import json
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from prometheus_client import CollectorRegistry
 from scheduler_cache.admission.manifests import Site as Place
 from scheduler_cache.admission.manifests import webhook_configurations
 from scheduler_cache.cluster_admission import Admission
-from scheduler_cache.cluster_server import Running
+from scheduler_cache.cluster_server import Running, running
 from scheduler_cache.config_kubernetes import AdmissionConfig, KubernetesConfig
 from scheduler_cache.errors import ListenError
 from scheduler_cache.kube.client import KubeClient
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.admission.reviews import RULES, body, new_pod
-from tests.scheduler_cache.kube.clusters import connection_to
+from tests.scheduler_cache.kube.clusters import QUICK, connection_to
 from tests.scheduler_cache.kube.replicas import Site
 from tests.scheduler_cache.kube_objects import container, container_of
 
@@ -182,6 +183,25 @@ async def test_a_certificate_of_somebody_else_is_served_as_it_is(site: Site) -> 
         assert ("vgpu-system", "vgpu-admission") not in site.server.objects.get(
             "/api/v1/secrets", {}
         ), "a Secret was made beside the files"
+
+
+async def test_a_replica_that_stops_answers_until_others_have_heard_of_it(site: Site) -> None:
+    review = body(new_pod(container(memory="1Gi")))
+    config = replace(site.config(admission=LISTENING), drain_seconds=3.0)
+    stack = AsyncExitStack()
+    replica = await stack.enter_async_context(running(config, timing=QUICK))
+    async with calling(site, replica) as caller:
+        assert (await caller.ask("/mutate", review))["allowed"] is True
+        began = time.monotonic()
+        leaving = asyncio.create_task(stack.aclose())
+        await asyncio.sleep(0)
+
+        assert (await caller.ask("/mutate", review))["allowed"] is True
+        assert not leaving.done()
+        await leaving
+        assert time.monotonic() - began >= config.drain_seconds
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await caller.ask("/mutate", review)
 
 
 async def test_without_an_address_no_webhook_is_served(site: Site) -> None:
