@@ -168,6 +168,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             )
         finally:
             failed.cancel()
+            stopping = asyncio.get_running_loop().time()
             health.stop()
             was_leading = election.leading
             await leader.drain(config.drain_seconds)
@@ -181,7 +182,10 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             watchers.close("this replica of the scheduler cache is shutting down; retry")
             await asyncio.gather(*(server.stop(config.drain_seconds) for server in servers))
             await _ended(following)
-            # Last, so that pods are let in for as long as others still come here.
+            if kubernetes.admission.listen:
+                # API servers come here until they have heard that this replica goes.
+                elapsed = asyncio.get_running_loop().time() - stopping
+                await asyncio.sleep(max(0.0, config.drain_seconds - elapsed))
             await _ended(admitting)
 
 

@@ -31,8 +31,10 @@ OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|var{_SLASH}lib|dev){_SL
 # Capabilities that undo a mount, a device rule or a file's protection.
 _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
 
-# Where a host path shows devices or our files: these, what holds them, and what is in /dev.
+# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Other
+# devices, such as /dev/infiniband, and /dev/shm are the pod's own matter.
 _HOLDERS: Final = frozenset({"", "dev", "run", "var", "var/run", "var/lib"})
+_SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
 
 _REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
 
@@ -61,7 +63,8 @@ def check_reach(source: Json, rules: Rules) -> None:
         raise DeniedError(f"spec.hostPID is true: it would see others' processes; {_REMEDY}")
     for place, path in _host_paths(source):
         parts = [part for part in path.split("/") if part not in ("", ".")]
-        if "/".join(parts) in _HOLDERS or parts[0] in ("dev", "proc"):
+        plain = "/".join(parts)
+        if plain in _HOLDERS or _SHOWN.match(plain):
             raise DeniedError(
                 f"{place} is {path!a}: it shows devices or processes of the host; {_REMEDY}"
             )

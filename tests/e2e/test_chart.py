@@ -166,6 +166,9 @@ def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> N
         pytest.param(("node.agent=host", "cache.leaderService.type=NodePort"), id="on-hosts"),
         pytest.param(("node.agent=remove",), id="removing"),
         pytest.param(("admission.enabled=false", "scheduler.enabled=false"), id="join-alone"),
+        pytest.param(
+            ("scheduler.enabled=false", "scheduler.serveExtender=true"), id="own-scheduler"
+        ),
         pytest.param(("tls.mode=secret", "keys.existingSecret=mine"), id="own-secrets"),
         pytest.param(
             (
@@ -315,6 +318,33 @@ def test_agents_go_where_they_are_told_and_may(values: tuple[str, ...], address:
     assert int(address.rpartition(":")[2]) in [each["port"] for each in rule["ports"]]
 
 
+@pytest.mark.parametrize(
+    ("enabled", "serves", "served", "sources"),
+    [
+        ("true", "false", True, 1),
+        ("true", "true", True, 0),
+        ("false", "true", True, 0),
+        ("false", "false", False, 0),
+    ],
+)
+def test_the_extender_is_served_to_whom_it_is_meant_for(
+    enabled: str, serves: str, served: bool, sources: int
+) -> None:
+    items = rendered(f"scheduler.enabled={enabled}", f"scheduler.serveExtender={serves}")
+    config = tomllib.loads(text_of(items, "vgpu-scheduler-cache", "scheduler-cache.toml"))
+    service = one(items, "Service", "vgpu-scheduler-cache-leader")
+    rules = [
+        rule
+        for rule in one(items, "NetworkPolicy", "vgpu-scheduler-cache")["spec"]["ingress"]
+        if any(port["port"] == "extender" for port in rule["ports"])
+    ]
+
+    assert ("extender" in config["kubernetes"]) == served
+    assert ("extender" in [port["name"] for port in service["spec"]["ports"]]) == served
+    assert [len(rule.get("from", [])) for rule in rules] == ([sources] if served else [])
+    assert ("scheduler_name" in config["kubernetes"]["admission"]) == (enabled == "true")
+
+
 def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     kinds = ("Webhook", "Policy")
     items = [
@@ -328,6 +358,17 @@ def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     assert "nvidia.com/use-gputype" in text  # Volcano's, too
     for foreign in ("nvidia.com/gpumem", "hami.io/", "gpu-fraction", "tencent.com/", "alnair/"):
         assert foreign not in text, foreign
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_bare_card_is_asked_about_only_where_it_is_hamis(claimed: bool) -> None:
+    value = f"cache.kubernetes.dialects.hami.claim_bare_gpu={str(claimed).lower()}"
+
+    items = rendered(value)
+
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        text = json.dumps(one(items, kind, "vgpu-admission")["webhooks"])
+        assert (r"\"nvidia.com/gpu\"" in text) is claimed
 
 
 def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
