@@ -365,7 +365,10 @@ HOOKED = {
     "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
     "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),
     "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
-    "graph.node": Kind("graph_any_node_begin(&call, {parameters})"),
+    "graph.node": Kind(
+        "graph_any_node_begin(&call, {parameters})",
+        "graph_any_node_end(status, HOOK_VALUE(status, {out}), {parameters})",
+    ),
     "graph.instantiate": Kind(
         "graph_instantiate_begin(&call, {out}, {graph})",
         "graph_instantiate_end(&call, status, HOOK_VALUE(status, {out}))",
@@ -488,6 +491,7 @@ HOOKED = {
     "nvml.samples": Kind(end="nvml_samples_end(status, {device}, {samples}, {count})"),
     "nvml.all_samples": Kind(end="nvml_all_samples_end(status, {device}, {samples})"),
     "nvml.rates": Kind(end="nvml_utilisation_end(status, {device}, {rates})"),
+    "nvml.history": Kind(end="nvml_history_end(status, {device}, {type}, {count}, {samples})"),
     "nvml.set": Kind("nvml_set_begin()"),
     "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
 }

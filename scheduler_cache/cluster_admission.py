@@ -11,9 +11,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -82,32 +81,33 @@ class Admission:
         """Where it listens, with true ports, once it does."""
 
     async def run(self, drain_seconds: float = 2.0) -> None:
-        """Serve. Raises ListenError; what is wrong with the API server is waited for."""
+        """Serve. An address that cannot be listened on ends it; an API server is waited for."""
         admission = self._kubernetes.admission
         if not admission.listen:
             self.addresses.set_result(())
             await asyncio.Event().wait()
-        async with AsyncExitStack() as stack:
-            source = self._files()
-            if source is None:
-                keeper = CertificateKeeper(self._client, self._kubernetes)
-                tasks = await stack.enter_async_context(asyncio.TaskGroup())
-                keeping = tasks.create_task(keeper.run())
-                stack.callback(keeping.cancel)
-                await keeper.ready.wait()
-                source = keeper.source
-            addresses = await stack.enter_async_context(
-                serving(
-                    self._handlers,
-                    admission.listen,
-                    source,
-                    client_names=admission.client_names,
-                    drain_seconds=drain_seconds,
-                )
-            )
+        files = self._files()
+        if files is not None:
+            await self._serve(files, drain_seconds)
+        keeper = CertificateKeeper(self._client, self._kubernetes)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keeper.run())
+            await keeper.ready.wait()
+            await self._serve(keeper.source, drain_seconds)
+
+    async def _serve(self, source: PemSource, drain_seconds: float) -> NoReturn:
+        admission = self._kubernetes.admission
+        async with serving(
+            self._handlers,
+            admission.listen,
+            source,
+            client_names=admission.client_names,
+            drain_seconds=drain_seconds,
+        ) as addresses:
             self.addresses.set_result(addresses)
             logger.info("serving the webhooks", extra={"listen": addresses})
             await asyncio.Event().wait()
+        raise AssertionError("served until cancelled")
 
     def _files(self) -> PemSource | None:
         admission = self._kubernetes.admission

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from scheduler_cache import https
+from scheduler_cache.cluster import Cluster
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader
 from scheduler_cache.cluster_metrics import Metrics
 from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_wakeup import Wakeup
-from scheduler_cache.config_kubernetes import KubernetesConfig
+from scheduler_cache.config import Config
+from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import (
     InvalidRequestError,
     NotLeaderError,
@@ -33,13 +35,17 @@ from scheduler_cache.extender import messages
 from scheduler_cache.extender.messages import BindingAsked
 from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.https import Answer, Handler
+from scheduler_cache.kube.client import KubeClient
 from scheduler_cache.kube.errors import KubeError
+from scheduler_cache.model import CardPolicy
 from scheduler_cache.record import Record
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "/extender"
 """What `urlPrefix` ends with in the scheduler's configuration."""
+
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 # 5,000 whole Node objects, for callers that keep no cache of them.
 _BODY_BYTES: Final = 128 << 20
@@ -72,13 +78,11 @@ class ExtenderService:
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """By path."""
-        verbs: dict[str, Callable[[bytes], Awaitable[tuple[str, bytes]]]] = {
-            "filter": self._filter,
-            "prioritize": self._prioritize,
-            "preempt": self._preempt,
-            "bind": self._bind,
+        verbs = (self._filter, self._prioritize, self._preempt, self._bind)
+        return {
+            f"{PREFIX}/{name}": self._answering(name, verb)
+            for name, verb in zip(VERBS, verbs, strict=True)
         }
-        return {f"{PREFIX}/{name}": self._answering(name, verb) for name, verb in verbs.items()}
 
     def _answering(
         self, name: str, verb: Callable[[bytes], Awaitable[tuple[str, bytes]]]
@@ -165,28 +169,49 @@ class ExtenderService:
 
 @asynccontextmanager
 async def serving(
-    service: ExtenderService, kubernetes: KubernetesConfig, drain_seconds: float
+    config: Config,
+    client: KubeClient,
+    cluster: Cluster,
+    dialects: Dialects,
+    feed: Feed,
+    leader: Leader,
+    metrics: Metrics,
 ) -> AsyncIterator[list[str]]:
     """Serve the verbs inside the block, where they are configured; yield the addresses with true
     ports. Raises ListenError.
     """
-    config = kubernetes.extender
-    if not config.listen:
+    kubernetes, options = config.kubernetes, config.kubernetes.extender
+    if not options.listen:
         yield []
         return
+    extender = Extender(
+        cluster,
+        dialects,
+        default_policy=CardPolicy(config.card_policy),
+        scheduler_names=options.scheduler_names,
+    )
+    service = ExtenderService(
+        extender,
+        feed,
+        leader,
+        metrics,
+        Wakeup(client, cluster, leader),
+        Preemption(client, cluster, extender, leader, enabled=options.preempt_slices),
+        bind_wait_seconds=options.bind_wait_seconds,
+    )
     source = None
-    if not config.plain:
+    if not options.plain:
         source = https.pem_files(
-            Path(config.certificate or kubernetes.certificate),
-            Path(config.key or kubernetes.key),
-            Path(config.client_ca or kubernetes.client_ca),
+            Path(options.certificate or kubernetes.certificate),
+            Path(options.key or kubernetes.key),
+            Path(options.client_ca or kubernetes.client_ca),
         )
     async with https.serving(
         service.handlers,
-        config.listen,
+        options.listen,
         source,
-        client_names=() if config.plain else config.client_names,
+        client_names=() if options.plain else options.client_names,
         body_bytes=_BODY_BYTES,
-        drain_seconds=drain_seconds,
+        drain_seconds=config.drain_seconds,
     ) as addresses:
         yield addresses

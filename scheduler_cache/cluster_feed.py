@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from scheduler_cache.cluster import Cluster, Deltas
+from scheduler_cache.collector import short_pauses
 from scheduler_cache.errors import NotSyncedError
 from scheduler_cache.kube.client import KubeClient
 from scheduler_cache.kube.informer import Informer, Key, Resource, Timing
@@ -137,11 +138,12 @@ class Feed:
         gc.disable()
         self._cluster.begin_loading()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for informer in self.informers:
-                    tasks.create_task(informer.run(), name=informer.resource.name)
-                tasks.create_task(self._load())
-                tasks.create_task(self._tick())
+            with short_pauses():
+                async with asyncio.TaskGroup() as tasks:
+                    for informer in self.informers:
+                        tasks.create_task(informer.run(), name=informer.resource.name)
+                    tasks.create_task(self._load())
+                    tasks.create_task(self._tick())
         finally:
             gc.enable()
 

@@ -84,6 +84,11 @@ class Leader:
             now_ns=now_ns,
         )
 
+    @property
+    def leading(self) -> bool:
+        """Whether this replica holds the Lease, as far as it knows."""
+        return self._election.leading
+
     def check(self) -> int:
         """Return the epoch under which this replica may write now, or raise NotLeaderError."""
         epoch = self._election.check()

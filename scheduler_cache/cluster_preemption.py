@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from scheduler_cache.cluster import Cluster
-from scheduler_cache.cluster_upkeep import Upkeep
+from scheduler_cache.cluster_leader import Leader
 from scheduler_cache.errors import NotLeaderError
 from scheduler_cache.extender.verbs import Extender, Relief
 from scheduler_cache.kube.client import KubeClient
@@ -43,26 +43,28 @@ class Preemption:
         client: KubeClient,
         cluster: Cluster,
         extender: Extender,
-        upkeep: Upkeep,
-        check: Callable[[], int],
-        may: Callable[[], bool],
+        leader: Leader,
         *,
+        enabled: bool = True,
         pause_seconds: float = _PAUSE_SECONDS,
         promise_seconds: float = _PROMISE_SECONDS,
         spared_seconds: float = _SPARED_SECONDS,
     ) -> None:
-        """`check` raises NotLeaderError; `may` says whether evictions are wanted here and now."""
+        """Writes only while `leader` leads, and nothing where it is not enabled."""
         self._client = client
         self._cluster = cluster
         self._extender = extender
-        self._upkeep = upkeep
-        self._check = check
-        self._may = may
+        self._leader = leader
+        self._enabled = enabled
         self._pause_seconds = pause_seconds
         self._promise_seconds = promise_seconds
         self._spared_seconds = spared_seconds
         self._spared: set[str] = set()
         self._considered: set[str] = set()
+
+    @property
+    def _may(self) -> bool:
+        return self._enabled and self._leader.leading
 
     @property
     def considered(self) -> int:
@@ -71,7 +73,7 @@ class Preemption:
 
     def consider(self, uid: str, names: Sequence[str]) -> None:
         """Look, in a moment, whether evictions on one of the nodes help a pod that fits on none."""
-        if not names or uid in self._considered or not self._may():
+        if not names or uid in self._considered or not self._may:
             return
         self._considered.add(uid)
         asyncio.get_running_loop().call_later(
@@ -80,8 +82,8 @@ class Preemption:
 
     def _plan(self, uid: str, names: Sequence[str]) -> None:
         self._considered.discard(uid)
-        if self._may():
-            self._upkeep.chores.plan(("preempt", uid), partial(self._relieve, uid, names))
+        if self._may:
+            self._leader.upkeep.chores.plan(("preempt", uid), partial(self._relieve, uid, names))
 
     async def _relieve(self, uid: str, names: Sequence[str]) -> None:
         best: Relief | None = None
@@ -94,7 +96,7 @@ class Preemption:
         best = best and self._extender.relief(uid, best.node_name, self._spared)
         if best is None:
             return
-        self._check()
+        self._leader.check()
         self._extender.promise(uid, best.node_name)
         loop = asyncio.get_running_loop()
         loop.call_later(self._promise_seconds, self._extender.withdraw, uid)
@@ -122,7 +124,7 @@ class Preemption:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": options,
         }
-        self._check()
+        self._leader.check()
         try:
             await self._client.create(
                 f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body
@@ -155,4 +157,4 @@ class Preemption:
                     f"needs its slices on node {relief.node_name}"
                 )
                 notice = Notice("Preempted", message, record.owner(""))
-                self._upkeep.plan_event(relief.node_name, notice)
+                self._leader.upkeep.plan_event(relief.node_name, notice)

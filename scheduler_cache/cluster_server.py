@@ -23,17 +23,13 @@ from scheduler_cache import cluster_extender
 from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_admission import Admission
-from scheduler_cache.cluster_extender import ExtenderService
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader, epoch_floor
 from scheduler_cache.cluster_metrics import Metrics
-from scheduler_cache.cluster_preemption import Preemption
 from scheduler_cache.cluster_service import ClusterService, Who
-from scheduler_cache.cluster_wakeup import Wakeup
 from scheduler_cache.config import Config
 from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.errors import ConfigError, ListenError, NotProvedError
-from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.health import Health
 from scheduler_cache.identity import LOCAL, Identity, of_certificate
 from scheduler_cache.kube.client import KubeClient
@@ -145,30 +141,8 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             )
 
         servers, addresses = await _listen(stack, config, client, health, service)
-        asked = Extender(
-            cluster,
-            dialects,
-            default_policy=CardPolicy(config.card_policy),
-            scheduler_names=kubernetes.extender.scheduler_names,
-        )
-        extender = ExtenderService(
-            asked,
-            feed,
-            leader,
-            metrics,
-            Wakeup(client, cluster, leader.upkeep.chores, leader.check, lambda: election.leading),
-            Preemption(
-                client,
-                cluster,
-                asked,
-                leader.upkeep,
-                leader.check,
-                lambda: kubernetes.extender.preempt_slices and election.leading,
-            ),
-            bind_wait_seconds=kubernetes.extender.bind_wait_seconds,
-        )
         extended = await stack.enter_async_context(
-            cluster_extender.serving(extender, kubernetes, config.drain_seconds)
+            cluster_extender.serving(config, client, cluster, dialects, feed, leader, metrics)
         )
         port = await _serve_http(stack, kubernetes, metrics, feed)
         admission = Admission(client, kubernetes, rules_of(kubernetes, dialects), metrics.registry)
@@ -194,6 +168,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             )
         finally:
             failed.cancel()
+            stopping = asyncio.get_running_loop().time()
             health.stop()
             was_leading = election.leading
             await leader.drain(config.drain_seconds)
@@ -207,7 +182,10 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             watchers.close("this replica of the scheduler cache is shutting down; retry")
             await asyncio.gather(*(server.stop(config.drain_seconds) for server in servers))
             await _ended(following)
-            # Last, so that pods are let in for as long as others still come here.
+            if kubernetes.admission.listen:
+                # API servers come here until they have heard that this replica goes.
+                elapsed = asyncio.get_running_loop().time() - stopping
+                await asyncio.sleep(max(0.0, config.drain_seconds - elapsed))
             await _ended(admitting)
 
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from scheduler_cache.chores import Chores
 from scheduler_cache.cluster import Cluster, Deltas
+from scheduler_cache.cluster_leader import Leader
 from scheduler_cache.kube.client import KubeClient
 from scheduler_cache.kube.errors import MissingError
 from scheduler_cache.node_view import NodeView
@@ -31,18 +31,14 @@ class Wakeup:
         self,
         client: KubeClient,
         cluster: Cluster,
-        chores: Chores,
-        check: Callable[[], int],
-        leading: Callable[[], bool],
+        leader: Leader,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`check` raises NotLeaderError; it is called right before each write."""
+        """Writes only while `leader` leads."""
         self._client = client
         self._cluster = cluster
-        self._chores = chores
-        self._check = check
-        self._leading = leading
+        self._leader = leader
         self._now = now
         self._waiting: set[str] = set()
         self._views: dict[str, NodeView] = {}
@@ -62,11 +58,11 @@ class Wakeup:
                 self._views.pop(name, None)
                 continue
             self._views[name] = now
-            if self._waiting and self._leading() and has_more_room(before, now):
-                self._chores.plan(("wakeup", name), partial(self._tell, name))
+            if self._waiting and self._leader.leading and has_more_room(before, now):
+                self._leader.upkeep.chores.plan(("wakeup", name), partial(self._tell, name))
 
     async def _tell(self, name: str) -> None:
-        self._check()
+        self._leader.check()
         stamp = self._now().isoformat(timespec="milliseconds")
         try:
             await self._client.patch(

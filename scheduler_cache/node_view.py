@@ -102,7 +102,7 @@ class _Given:
     doubt: str = ""
     running: bool = False
     init_over: bool = False
-    order: tuple[int, bool, int, int, str] = (0, False, 0, 0, "")
+    order: tuple[bool, int, bool, int, int, str] = (False, 0, False, 0, 0, "")
 
     @property
     def names(self) -> Iterable[str]:
@@ -249,7 +249,14 @@ def _given(
         doubt=doubts[0] if doubts else "",
         running=bool(alive),
         init_over=init_over,
-        order=(-decision.epoch, not alive, decision.decided_unix_ns, pod.created_unix_ns, pod.uid),
+        order=(
+            record.ending,
+            -decision.epoch,
+            not alive,
+            decision.decided_unix_ns,
+            pod.created_unix_ns,
+            pod.uid,
+        ),
     )
 
 
@@ -400,7 +407,8 @@ def _settle(
     Only what is believed can be resolved, the later leader's before an earlier one's. Who does not
     fit has lost: it still counts, since it may run, and is never resolved. Who wins waits for
     orphans, for losers that run, and for losers that are ours: another replica may have let them
-    start, and they are evicted.
+    start, and they are evicted. Nobody loses to a pod that is ending: it holds on here until this
+    replica hears of its end, which the leader that gave its room away has heard.
     """
     winners: list[_Given] = []
     losers: list[tuple[_Given, str]] = []
@@ -437,11 +445,13 @@ def _refuse_loser(view: NodeView, loser: _Given, full: str, winners: Sequence[_G
     why = f"{full} is overbooked, and another allocation comes first"
     for name in record.ids:
         view.answers[record.pod.uid, name] = why
+    if record.ending:
+        return
     message = f"{why}; pod {record.pod} is not started"
     view.notices[Notice("AllocationLost", message, _pod(record))] = None
     # Two leaders, or a Binding that came after its reservation had lapsed: one of the pods must go.
     ours = any(each.epoch >= loser.epoch for each in winners if full in each.amounts)
-    if loser.epoch and ours and not record.gone and not record.pod.terminal:
+    if loser.epoch and ours:
         view.evict[record.pod.uid] = _pod(record)
 
 

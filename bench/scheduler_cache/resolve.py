@@ -15,7 +15,15 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
 from bench.scheduler_cache import synthetic
-from bench.scheduler_cache.stage import Child, Stage, percentile, print_machine, stage
+from bench.scheduler_cache.stage import (
+    NAME_OPTION,
+    Child,
+    Stage,
+    dialled,
+    percentile,
+    print_machine,
+    stage,
+)
 from bench.scheduler_cache.synthetic import Size
 
 
@@ -58,8 +66,7 @@ async def _measure(
             proof.key.read_bytes(),
             proof.certificate.read_bytes(),
         )
-        port = address.rpartition(":")[2]
-        channel = grpc.aio.secure_channel(f"localhost:{port}", credentials)
+        channel = grpc.aio.secure_channel(dialled(address), credentials, (NAME_OPTION,))
         stubs.append((node, SchedulerCacheStub(channel)))  # type: ignore[no-untyped-call]
     per_node = size.pods // size.nodes
 

@@ -23,6 +23,9 @@ from tests.testbed.certificates import CertificateAuthority
 
 SERVER_NAME = "vgpu-scheduler-cache"
 
+# Names are not looked up: a resolver without a network takes seconds for each, 64 at a time.
+NAME_OPTION = ("grpc.ssl_target_name_override", "localhost")
+
 
 def secret() -> bytes:
     """Return what synthetic allocations are signed with, in the form that a key file has."""
@@ -168,6 +171,11 @@ def stage() -> Iterator[Stage]:
             yield stage
         finally:
             stage.close()
+
+
+def dialled(address: str) -> str:
+    """Return where to reach a listener of the cache on this machine; with NAME_OPTION."""
+    return f"ipv4:127.0.0.1:{address.rpartition(':')[2]}"
 
 
 def print_machine() -> None:

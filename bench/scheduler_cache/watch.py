@@ -15,7 +15,15 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
 from bench.scheduler_cache import synthetic
-from bench.scheduler_cache.stage import Child, Stage, percentile, print_machine, stage
+from bench.scheduler_cache.stage import (
+    NAME_OPTION,
+    Child,
+    Stage,
+    dialled,
+    percentile,
+    print_machine,
+    stage,
+)
 from bench.scheduler_cache.synthetic import Size
 
 _REPORTS_AT_ONCE = 20
@@ -41,7 +49,9 @@ def main(arguments: Sequence[str]) -> None:
             _create(url, synthetic.asking(number))
         print_machine()
         print(f"{size}; mTLS, a connection and a certificate for each agent")
-        asyncio.run(_measure(place, replica, synced["addresses"][0], size, options))
+        # Not asyncio.run: gRPC leaves tasks of ended streams that no cancellation ends.
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(_measure(place, replica, synced["addresses"][0], size, options))
         pauses = replica.ask("pauses")
         print(
             f"garbage collector meanwhile: longest {max(pauses['pauses_ms'], default=0.0):.1f} ms; "
@@ -63,7 +73,6 @@ async def _measure(
     place: Stage, replica: Child, address: str, size: Size, options: argparse.Namespace
 ) -> None:
     root = place.authority.certificate.read_bytes()
-    port = address.rpartition(":")[2]
     proofs = [place.authority.issue_node(synthetic.node_name(each)) for each in range(size.nodes)]
     keys = [(proof.key.read_bytes(), proof.certificate.read_bytes()) for proof in proofs]
     snapshots: list[float] = []
@@ -77,8 +86,8 @@ async def _measure(
     async def agent(number: int) -> None:
         credentials = grpc.ssl_channel_credentials(root, *keys[number])
         # A connection of its own, though all are from this process.
-        own = (("grpc.use_local_subchannel_pool", 1),)
-        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, own) as channel:
+        own = (("grpc.use_local_subchannel_pool", 1), NAME_OPTION)
+        async with grpc.aio.secure_channel(dialled(address), credentials, own) as channel:
             stub = SchedulerCacheStub(channel)  # type: ignore[no-untyped-call]
             watch = stub.WatchNode(pb.WatchNodeRequest(), wait_for_ready=True)
             first = await watch.read()

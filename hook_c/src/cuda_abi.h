@@ -37,6 +37,7 @@ enum {
 	CU_GRAPH_NODE_TYPE_GRAPH = 4,
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
 	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
 	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
 	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
@@ -83,6 +84,17 @@ struct cuda_graph_node {
 	int32_t type;
 	int32_t reserved[3];
 	struct cuda_graph_alloc alloc;
+};
+
+/* CUgraphNodeParams, of a conditional node; the driver fills in `bodies`. */
+struct cuda_graph_conditional {
+	int32_t type;
+	int32_t reserved[3];
+	uint64_t handle;
+	int32_t kind;
+	uint32_t count;
+	void **bodies;
+	void *context;
 };
 
 /* CUDA_KERNEL_NODE_PARAMS; up to CUDA 11 it ends before `kernel`. */
@@ -157,6 +169,7 @@ struct cuda_requirements {
 _Static_assert(sizeof(struct cuda_allocation_properties) == 32, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_alloc, bytes) == 104, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_node, alloc) == 16, "CUDA ABI");
+_Static_assert(offsetof(struct cuda_graph_conditional, bodies) == 32, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_kernel_node) == 72, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_launch_config, stream) == 32, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_launch) == 56, "CUDA ABI");
@@ -251,6 +264,15 @@ struct nvml_samples {
 	uint32_t count;
 	uint64_t since_us;
 	struct nvml_sample_info *list;
+};
+
+/* nvmlSample_t, of utilisation */
+#define NVML_GPU_UTILIZATION_SAMPLES 1
+
+struct nvml_history {
+	uint64_t time_us;
+	uint32_t percent; /* of a union of 64 bits */
+	uint32_t pad;
 };
 
 /* nvmlUtilization_t */

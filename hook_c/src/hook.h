@@ -120,6 +120,7 @@ int pool_destroy_begin(struct hook_call *call, void *handle);
 int pool_destroy_end(struct hook_call *call, int status);
 int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
+int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
 /* Around a call of the driver that may make pools smaller. While one is under way the account does
  * not follow pools that become smaller: their numbers fall before the card has the memory. */
@@ -199,6 +200,7 @@ int nvml_details_end(const struct hook_call *call, int status, void *device, voi
 int nvml_samples_end(int status, void *device, void *samples, unsigned int *count);
 int nvml_all_samples_end(int status, void *device, void *samples);
 int nvml_utilisation_end(int status, void *device, void *rates);
+int nvml_history_end(int status, void *device, int type, const unsigned int *count, void *samples);
 int nvml_set_begin(void);
 int nvml_no_processes_end(int status, unsigned int *count);
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);

@@ -23,6 +23,7 @@ struct needs {
 
 /* Addresses of a graph's allocations and their sizes, for the nodes that free them. */
 struct walk {
+	struct tenant *tenant;
 	struct needs needs;
 	struct allocation {
 		uint64_t address;
@@ -88,6 +89,47 @@ static void see_free(struct walk *walk, void *node)
 
 static void see_graph(struct walk *walk, void *graph, unsigned int depth);
 
+/* The driver tells the bodies of a conditional node when it is made, and never again. Handles have
+ * 48 bits. */
+static uint64_t number_of_body(const void *node, uint32_t index)
+{
+	return (uint64_t)(uintptr_t)node | (uint64_t)index << 48;
+}
+
+static void see_bodies(struct walk *walk, const void *node, unsigned int depth)
+{
+	struct table_entry body = {.refs = 1};
+
+	for (uint32_t i = 0; i < body.refs; i++) {
+		if (!table_refer(&walk->tenant->table, TABLE_BODY, number_of_body(node, i), 0,
+				 &body))
+			return;
+		see_graph(walk, (void *)(uintptr_t)body.owner, depth); /* NOLINT */
+	}
+}
+
+int graph_any_node_end(int status, uint64_t node, const void *parameters)
+{
+	const struct cuda_graph_conditional *made = parameters;
+	struct tenant *tenant = tenant_joined();
+
+	if (tenant == NULL || status != CUDA_SUCCESS || made == NULL ||
+	    made->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || made->bodies == NULL ||
+	    made->count > UINT16_MAX)
+		return status;
+	for (uint32_t i = 0; i < made->count; i++) {
+		const struct table_entry body = {
+			.kind = TABLE_BODY,
+			.handle = number_of_body((void *)(uintptr_t)node, i), /* NOLINT */
+			.owner = (uint64_t)(uintptr_t)made->bodies[i],
+			.refs = made->count};
+
+		/* No memory for it: its local memory is part of the overhead when it has run. */
+		(void)table_put(&tenant->table, &body);
+	}
+	return status;
+}
+
 static void see_node(struct walk *walk, void *node, unsigned int depth)
 {
 	void *child = NULL;
@@ -109,6 +151,10 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 		if (depth < GRAPH_DEPTH &&
 		    driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
 			see_graph(walk, child, depth + 1);
+		break;
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		if (depth < GRAPH_DEPTH)
+			see_bodies(walk, node, depth + 1);
 		break;
 	default:
 		break;
@@ -143,9 +189,9 @@ static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 	walk->count = outer_count;
 }
 
-static struct needs needs_of(void *graph)
+static struct needs needs_of(struct tenant *tenant, void *graph)
 {
-	struct walk walk = {.needs = {.device = -1}};
+	struct walk walk = {.tenant = tenant, .needs = {.device = -1}};
 
 	see_graph(&walk, graph, 0);
 	return walk.needs;
@@ -164,7 +210,7 @@ static int prepare(struct hook_call *call, void *graph)
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
-	struct needs needs = needs_of(graph);
+	struct needs needs = needs_of(tenant, graph);
 	int status = local_begin(call, tenant, NULL, needs.local_bytes);
 
 	call->graph_tenant = tenant;

@@ -272,26 +272,20 @@ static uint32_t busy_percent(const struct own_processes *own, const struct nvml_
 	return sum < 100 ? sum : 100;
 }
 
-/* The container's share of the card's time. Where the driver does not tell by process, the card's
- * own figure stays: it is no secret, and better than a wrong 0. */
-int nvml_utilisation_end(int status, void *device, void *rates)
+/* The container's share of the card's time in the last second. False: the driver does not tell by
+ * process; then the card's own figure stays: it is no secret, and better than a wrong 0. */
+static bool read_own_percent(struct tenant *tenant, enum tenant_state state, void *device,
+			     uint32_t *percent)
 {
-	struct nvml_rates *seen = rates;
 	struct nvml_sample list[SAMPLES];
 	unsigned int count = SAMPLES;
 	struct own_processes own;
-	struct tenant *tenant;
 	struct timespec now = {0};
-	enum tenant_state state = tenant_open(&tenant);
 
-	if (state == TENANT_INERT || status != NVML_SUCCESS || seen == NULL ||
-	    driver.nvmlDeviceGetProcessUtilization == NULL)
-		return status;
+	*percent = 0;
 	find_own(&own, tenant, state, device);
-	if (own.count == 0) {
-		*seen = (struct nvml_rates){0};
-		return status;
-	}
+	if (own.count == 0)
+		return true;
 	clock_gettime(CLOCK_REALTIME, &now);
 
 	uint64_t since_us = ((uint64_t)now.tv_sec - 1) * 1000000 + (uint64_t)now.tv_nsec / 1000;
@@ -300,12 +294,45 @@ int nvml_utilisation_end(int status, void *device, void *rates)
 	if (answer == NVML_ERROR_NOT_FOUND)
 		count = 0; /* nobody has been busy */
 	else if (answer != NVML_SUCCESS)
+		return false;
+	*percent = busy_percent(&own, list, count);
+	return *percent != 0 || knows_our_pids(&own, device);
+}
+
+int nvml_utilisation_end(int status, void *device, void *rates)
+{
+	struct nvml_rates *seen = rates;
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+	uint32_t percent;
+
+	if (state == TENANT_INERT || status != NVML_SUCCESS || seen == NULL ||
+	    driver.nvmlDeviceGetProcessUtilization == NULL ||
+	    !read_own_percent(tenant, state, device, &percent))
 		return status;
+	seen->gpu_percent = percent;
+	if (percent == 0)
+		seen->memory_percent = 0;
+	return status;
+}
 
-	uint32_t percent = busy_percent(&own, list, count);
+/* The card's own history, a sample each some milliseconds. What it was at each of them for this
+ * container is told nowhere: none shows more than the container's share of the last second. */
+int nvml_history_end(int status, void *device, int type, const unsigned int *count, void *samples)
+{
+	struct nvml_history *list = samples;
+	struct tenant *tenant;
+	enum tenant_state state = tenant_open(&tenant);
+	uint32_t percent;
 
-	if (percent != 0 || knows_our_pids(&own, device))
-		seen->gpu_percent = percent;
+	if (state == TENANT_INERT || status != NVML_SUCCESS || list == NULL || count == NULL ||
+	    type != NVML_GPU_UTILIZATION_SAMPLES ||
+	    driver.nvmlDeviceGetProcessUtilization == NULL ||
+	    !read_own_percent(tenant, state, device, &percent))
+		return status;
+	for (unsigned int i = 0; i < *count; i++)
+		if (list[i].percent > percent)
+			list[i].percent = percent;
 	return status;
 }
 

@@ -324,8 +324,8 @@ EXPORT int cuGraphAddMemAllocNode(void **a0, void *a1, void **a2, size_t a3, voi
 	return status;
 }
 
-EXPORT int cuGraphAddNode(void **a0, void *a1, void **a2, size_t a3, void *parameters);
-EXPORT int cuGraphAddNode(void **a0, void *a1, void **a2, size_t a3, void *parameters)
+EXPORT int cuGraphAddNode(void **out, void *a1, void **a2, size_t a3, void *parameters);
+EXPORT int cuGraphAddNode(void **out, void *a1, void **a2, size_t a3, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
@@ -333,12 +333,12 @@ EXPORT int cuGraphAddNode(void **a0, void *a1, void **a2, size_t a3, void *param
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode(a0, a1, a2, a3, parameters);
-	return status;
+	status = driver.cuGraphAddNode(out, a1, a2, a3, parameters);
+	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
-EXPORT int cuGraphAddNode_v2(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
-EXPORT int cuGraphAddNode_v2(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+EXPORT int cuGraphAddNode_v2(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
+EXPORT int cuGraphAddNode_v2(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
@@ -346,12 +346,12 @@ EXPORT int cuGraphAddNode_v2(void **a0, void *a1, void **a2, const void *a3, siz
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode_v2(a0, a1, a2, a3, a4, parameters);
-	return status;
+	status = driver.cuGraphAddNode_v2(out, a1, a2, a3, a4, parameters);
+	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
-EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
-EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+EXPORT int cuGraphAddNode_v3(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
+EXPORT int cuGraphAddNode_v3(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode_v3, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
@@ -359,8 +359,8 @@ EXPORT int cuGraphAddNode_v3(void **a0, void *a1, void **a2, const void *a3, siz
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode_v3(a0, a1, a2, a3, a4, parameters);
-	return status;
+	status = driver.cuGraphAddNode_v3(out, a1, a2, a3, a4, parameters);
+	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
 EXPORT int cuGraphExecDestroy(void *instance);
@@ -1559,6 +1559,15 @@ EXPORT int nvmlDeviceGetRunningProcessDetailList(void *device, void *details)
 	return nvml_details_end(&call, status, device, details);
 }
 
+EXPORT int nvmlDeviceGetSamples(void *device, int type, uint64_t a2, int *a3, unsigned int *count, void *samples);
+EXPORT int nvmlDeviceGetSamples(void *device, int type, uint64_t a2, int *a3, unsigned int *count, void *samples)
+{
+	HOOK_ENTER(nvmlDeviceGetSamples, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetSamples(device, type, a2, a3, count, samples);
+
+	return nvml_history_end(status, device, type, count, samples);
+}
+
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates);
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, void *rates)
 {
@@ -2173,6 +2182,7 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceGetProcessUtilization, (void *)nvmlDeviceGetProcessUtilization, DRIVER_NVML),
 	ROW(nvmlDeviceGetProcessesUtilizationInfo, (void *)nvmlDeviceGetProcessesUtilizationInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetRunningProcessDetailList, (void *)nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML),
+	ROW(nvmlDeviceGetSamples, (void *)nvmlDeviceGetSamples, DRIVER_NVML),
 	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetUtilizationRates, (void *)nvmlDeviceGetUtilizationRates, DRIVER_NVML),
 	ROW(nvmlDeviceModifyDrainState, (void *)nvmlDeviceModifyDrainState, DRIVER_NVML),

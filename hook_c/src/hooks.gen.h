@@ -180,6 +180,7 @@ struct driver {
 	int (*nvmlDeviceGetProcessUtilization)(void *, void *, unsigned int *, uint64_t);
 	int (*nvmlDeviceGetProcessesUtilizationInfo)(void *, void *);
 	int (*nvmlDeviceGetRunningProcessDetailList)(void *, void *);
+	int (*nvmlDeviceGetSamples)(void *, int, uint64_t, int *, unsigned int *, void *);
 	int (*nvmlDeviceGetUUID)(void *, char *, unsigned int);
 	int (*nvmlDeviceGetUtilizationRates)(void *, void *);
 	int (*nvmlDeviceModifyDrainState)(void *, int);

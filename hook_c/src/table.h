@@ -20,6 +20,7 @@ enum table_kind {
 	TABLE_HANDLE,  /* CUmemGenericAllocationHandle of an object */
 	TABLE_MAPPING, /* address at which an object is mapped */
 	TABLE_GRAPH,   /* CUgraphExec that needs memory */
+	TABLE_BODY,    /* graph that a conditional node runs, by node and which of its bodies */
 	TABLE_TILE, /* part of a sparse array that an object is mapped to, by a number of our own */
 };
 
@@ -29,7 +30,8 @@ struct table_entry {
 	uint64_t owner; /* of memory and arrays the context; of handles, mappings and tiles the
 			 * object; of graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
-	uint32_t refs; /* of contexts, objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED */
+	uint32_t refs;  /* of contexts, objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED;
+			 * of bodies how many the node has */
 	enum table_kind kind;
 };
 

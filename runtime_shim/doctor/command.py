@@ -17,6 +17,7 @@ from runtime_shim.doctor.container import check_container
 from runtime_shim.doctor.driver import check_driver, check_nvml
 from runtime_shim.doctor.engines import check_engines
 from runtime_shim.doctor.finding import FAIL, OK, WARN, Finding, fail, ok
+from runtime_shim.doctor.kubelet import check_kubelet
 from runtime_shim.doctor.library import check_driver_names, check_library
 from runtime_shim.doctor.runtime_conf import read_runtime_conf
 from runtime_shim.doctor.runtimes import check_gpu_runtime, check_launcher, check_low_level
@@ -81,6 +82,8 @@ def examine(
     yield check_driver_names(config.driver)
     yield check_agent(config, conf)
     yield check_cache(config)
+    if config.mode == "kubernetes":
+        yield check_kubelet(config)
     yield from check_engines()
     if with_container:
         yield check_container(launcher, config.mode)

@@ -133,7 +133,9 @@ def node_managed() -> str:
 
 def by_a_node() -> str:
     """Whether a kubelet asks."""
-    return f"request.userInfo.groups.exists(g, g == '{NODES_GROUP}')"
+    return (
+        f"has(request.userInfo.groups) && request.userInfo.groups.exists(g, g == '{NODES_GROUP}')"
+    )
 
 
 def by(users: Iterable[str]) -> str:

@@ -20,28 +20,33 @@ from scheduler_cache.admission.podspec import (
 from scheduler_cache.admission.review import DeniedError
 from scheduler_cache.admission.rules import Rules
 
-# `//` and `/./` are one slash, and /var/run is a link to /run. The API server reads it as RE2.
+# `//` and `/./` are one slash, /var/run is a link to /run, and /proc/PID/root one to everything.
+# The API server reads it as RE2. There is one way to match any text, so that none takes long.
 _SLASH: Final = r"/+(\./+)*"
-OWN_PATHS: Final = rf"^{_SLASH}((var{_SLASH})?run|var{_SLASH}lib|dev){_SLASH}vgpu(/.*)?$"
+_NUMBER: Final = r"[^/.][^/]*"
+_ROOT: Final = rf"(proc{_SLASH}{_NUMBER}{_SLASH}(task{_SLASH}{_NUMBER}{_SLASH})?root{_SLASH})*"
+OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|var{_SLASH}lib|dev){_SLASH}vgpu(/|$)"
 """Host paths of ours: sockets, limits and answers."""
 
 # Capabilities that undo a mount, a device rule or a file's protection.
 _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
 
-# Where a host path shows devices or our files: these, what holds them, and what is in /dev.
+# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Other
+# devices, such as /dev/infiniband, and /dev/shm are the pod's own matter.
 _HOLDERS: Final = frozenset({"", "dev", "run", "var", "var/run", "var/lib"})
+_SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
 
 _REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
 
 CDI_DOMAIN: Final = "cdi.k8s.io"
 
-_OWN_PATHS = re.compile(OWN_PATHS, re.DOTALL)
+_OWN_PATHS = re.compile(OWN_PATHS)
 
 
 def check_host_paths(source: Json) -> None:
     """Refuse a volume of our own folders, whoever asks. Raises DeniedError."""
     for place, path in _host_paths(source):
-        if _OWN_PATHS.fullmatch(path):
+        if _OWN_PATHS.match(path):
             raise DeniedError(f"{place} is {path!a}: it belongs to vgpu; remove the volume")
 
 
@@ -58,8 +63,11 @@ def check_reach(source: Json, rules: Rules) -> None:
         raise DeniedError(f"spec.hostPID is true: it would see others' processes; {_REMEDY}")
     for place, path in _host_paths(source):
         parts = [part for part in path.split("/") if part not in ("", ".")]
-        if "/".join(parts) in _HOLDERS or parts[0] == "dev":
-            raise DeniedError(f"{place} is {path!a}: it shows devices of the host; {_REMEDY}")
+        plain = "/".join(parts)
+        if plain in _HOLDERS or _SHOWN.match(plain):
+            raise DeniedError(
+                f"{place} is {path!a}: it shows devices or processes of the host; {_REMEDY}"
+            )
 
 
 def check_privileges(containers: Iterable[ContainerSource], rules: Rules) -> None:

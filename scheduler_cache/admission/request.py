@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from scheduler_cache.admission.podspec import ContainerSource, containers_of, resources_of, texts_of
+from scheduler_cache.admission.podspec import (
+    ContainerSource,
+    containers_of,
+    metadata_of,
+    resources_of,
+    texts_of,
+)
 from scheduler_cache.admission.review import DeniedError, Json
 from scheduler_cache.admission.rules import Rules
 from scheduler_cache.dialects.dialect import Dialect, DialectError, PodRequest, Vocabulary, matches
@@ -46,8 +52,14 @@ class Asked:
 
 
 def pod_seen(source: Json, namespace: str) -> Pod:
-    """Return the pod as the informer will see it. A new one has no uid and perhaps no name yet."""
-    return replace(pod_of(source), namespace=namespace or "default")
+    """Return the pod as the informer will see it.
+
+    A new one has no uid yet, and perhaps no name: then what its name will begin with.
+    """
+    pod = pod_of(source)
+    prefix = metadata_of(source).get("generateName")
+    name = pod.name or (f"{prefix}*" if isinstance(prefix, str) else "")
+    return replace(pod, name=name, namespace=namespace or "default")
 
 
 def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:

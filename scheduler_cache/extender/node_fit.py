@@ -8,8 +8,8 @@ are looked at anew.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import compress
 
 import numpy as np
@@ -40,6 +40,22 @@ class Filtered:
     unheard: bool = False
     """Nothing fits, and some of the nodes have not told this replica what they hold: a replica that
     hears reports would know better."""
+
+    def failing(self, reasons: Mapping[str, str]) -> Filtered:
+        """Return the same with some of the nodes that fit failed after all."""
+        return replace(
+            self,
+            fitting=[name for name in self.fitting if name not in reasons],
+            failed={**self.failed, **reasons},
+        )
+
+    def fitting_too(self, name: str) -> Filtered:
+        """Return the same with a node that fits after all."""
+        return Filtered(
+            fitting=[*self.fitting, name],
+            failed={each: why for each, why in self.failed.items() if each != name},
+            unresolvable={each: why for each, why in self.unresolvable.items() if each != name},
+        )
 
 
 class NodeFit:

@@ -8,7 +8,7 @@ and its scheduler tries again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from scheduler_cache.cluster import Cluster, Deltas
@@ -70,11 +70,11 @@ class Extender:
         self._scheduler_names = tuple(scheduler_names)
         self._nodes = NodeFit(default_policy)
         self._nominations = Nominations(cluster, default_policy)
-        self._changed = set(cluster.node_names)
+        self._take(cluster.node_names)
 
     def follow(self, deltas: Deltas) -> None:
-        """Take note of what changed; it is looked at with the next question."""
-        self._changed |= deltas.nodes
+        """Take in what changed."""
+        self._take(deltas.nodes)
         for uid in deltas.pods:
             self._nominations.follow(uid)
 
@@ -87,16 +87,14 @@ class Extender:
         if asked.request is None:
             return Filtered(fitting=names)
         shape = Shape.of(asked.pod, asked.request)
-        result = self._nodes.filter(shape, names)
-        taken = self._nominations.taken(asked.pod, shape, result.fitting)
-        if not taken:
-            return result
-        return Filtered(
-            fitting=[name for name in result.fitting if name not in taken],
-            failed=result.failed | taken,
-            unresolvable=result.unresolvable,
-            unheard=result.unheard,
-        )
+        found = self._nodes.filter(shape, names)
+        taken = self._nominations.taken(asked.pod, shape, found.fitting)
+        if taken:
+            found = found.failing(taken)
+        held = self._reserved_on(asked.pod.uid)
+        if held in found.failed or held in found.unresolvable:
+            found = found.fitting_too(held)
+        return found
 
     def prioritize(self, source: objects.Pod, names: list[str]) -> list[int]:
         """Return a score of 0..10 for each node, in the order given."""
@@ -150,15 +148,24 @@ class Extender:
             )
         return record
 
-    def _read(self, source: objects.Pod) -> _Asked:
-        """Return what a pod asks for; what changed since the last question is taken in."""
-        for name in self._changed:
+    def _reserved_on(self, uid: str) -> str:
+        """Return where a pod holds its cards already, since an earlier bind's outcome is awaited;
+        empty: nowhere. A bind to that node gets the same cards.
+        """
+        record = self._cluster.record(uid)
+        assumed = record.assumed if record is not None else None
+        return assumed.node_name if assumed is not None else ""
+
+    def _take(self, names: Iterable[str]) -> None:
+        for name in names:
             view = self._cluster.view(name)
             if view is None:
                 self._nodes.remove(name)
             else:
                 self._nodes.update(view)
-        self._changed.clear()
+
+    def _read(self, source: objects.Pod) -> _Asked:
+        """Return what a pod asks for."""
         pod = pod_of(source)
         known = self._cluster.record(pod.uid)
         if known is not None and known.pod.version == pod.version != 0:

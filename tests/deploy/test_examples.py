@@ -11,8 +11,9 @@ from runtime_shim.request import parse_request
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.model import CardPolicy, ComputeMode, MemoryAmount, Request
-from scheduler_cache.pod import pod_of
+from scheduler_cache.pod import UUID_VARIABLE, pod_of
 from tests.deploy.examples import EXAMPLES, example_pods
+from tests.scheduler_cache.admission.reviews import admitted
 
 DIALECTS = every_dialect(Keyring(Key("k", b"secret of the tests of examples")))
 GIB = 1 << 30
@@ -130,6 +131,22 @@ def test_it_asks_for_what_its_comment_says(name: str) -> None:
         found[source["metadata"]["name"]] = (request.dialect, dict(request.containers))
 
     assert found == WANTED[name]
+
+
+@pytest.mark.parametrize("name", sorted(WANTED))
+def test_the_webhooks_let_it_in_and_name_who_asks(name: str) -> None:
+    for source in example_pods(EXAMPLES / name):
+        _, requests = WANTED[name][source["metadata"]["name"]]
+
+        spec = admitted(source)["spec"]
+
+        assert spec["runtimeClassName"] == "vgpu"
+        named = {
+            each["name"]
+            for each in [*spec.get("initContainers", []), *spec["containers"]]
+            if any(variable["name"] == UUID_VARIABLE for variable in each.get("env", []))
+        }
+        assert named == set(requests)
 
 
 @pytest.mark.parametrize("name", sorted(WANTED))

@@ -374,7 +374,14 @@ async def test_our_folders_are_mounted_by_our_pods_alone(world: Cluster, by: str
 
     async def check() -> None:
         async with world.client(ALICE) as client:
-            for path in ("/run/vgpu", "//var/./run//vgpu/x", "/var/lib/vgpu/agent", "/dev/vgpu"):
+            for path in (
+                "/run/vgpu",
+                "//var/./run//vgpu/x",
+                "/var/lib/vgpu/agent",
+                "/dev/vgpu",
+                "/run/vgpu/\n",
+                "/proc/1/root/run/vgpu",
+            ):
                 assert "belongs to vgpu" in await refusal(client, mounting(path)), path
                 assert not await refusal(client, mounting(path, NAMESPACE), dry_run=True)
             for path in ("/run", "/run/vgpus", "/data"):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import datetime
 import filecmp
 import json
@@ -11,13 +13,20 @@ import subprocess
 import sys
 import tomllib
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler_cache.errors import NotProvedError
+from scheduler_cache.identity import Identity
+from scheduler_cache.kube.client import KubeClient
+from scheduler_cache.kube.connection import KubeconfigConnection
+from scheduler_cache.kube.errors import ApiError
+from scheduler_cache.kube.token_review import TokenReviewer
+from tests.deploy.examples import EXAMPLES, example_pods
 from tests.deploy.manifests import (
     CHART,
     MANIFESTS,
@@ -75,6 +84,8 @@ class Site:
 
     kubeconfig: Path
     namespace: str
+    made: list[tuple[str, str]] = field(default_factory=list)
+    """Kind and name of what no controller takes away with the namespace."""
 
     def kubectl(self, *words: str, stdin: str = "") -> Done:
         flags = (f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}")
@@ -135,15 +146,19 @@ def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     yield site
     # What is the cluster's own must not outlive the test, whatever became of it.
     site.helm("uninstall", "vgpu", "--ignore-not-found", "--no-hooks")
+    for kind, name in site.made:
+        site.kubectl("delete", kind, name, "--force", "--grace-period=0", "--wait=false")
     site.kubectl("delete", "namespace", site.namespace, "--wait=false")
 
 
+@pytest.mark.e2e_quick
 def test_lint_has_nothing_to_say() -> None:
     done = run(find_built("helm"), "lint", "--strict", "--quiet", CHART)
 
     assert (done.status, done.stdout.strip()) == (0, ""), done
 
 
+@pytest.mark.e2e_quick
 def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> None:
     done = run(REPOSITORY / "scripts/manifests", tmp_path)
     assert done.status == 0, done.stderr
@@ -162,6 +177,9 @@ def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> N
         pytest.param(("node.agent=host", "cache.leaderService.type=NodePort"), id="on-hosts"),
         pytest.param(("node.agent=remove",), id="removing"),
         pytest.param(("admission.enabled=false", "scheduler.enabled=false"), id="join-alone"),
+        pytest.param(
+            ("scheduler.enabled=false", "scheduler.serveExtender=true"), id="own-scheduler"
+        ),
         pytest.param(("tls.mode=secret", "keys.existingSecret=mine"), id="own-secrets"),
         pytest.param(
             (
@@ -311,6 +329,33 @@ def test_agents_go_where_they_are_told_and_may(values: tuple[str, ...], address:
     assert int(address.rpartition(":")[2]) in [each["port"] for each in rule["ports"]]
 
 
+@pytest.mark.parametrize(
+    ("enabled", "serves", "served", "sources"),
+    [
+        ("true", "false", True, 1),
+        ("true", "true", True, 0),
+        ("false", "true", True, 0),
+        ("false", "false", False, 0),
+    ],
+)
+def test_the_extender_is_served_to_whom_it_is_meant_for(
+    enabled: str, serves: str, served: bool, sources: int
+) -> None:
+    items = rendered(f"scheduler.enabled={enabled}", f"scheduler.serveExtender={serves}")
+    config = tomllib.loads(text_of(items, "vgpu-scheduler-cache", "scheduler-cache.toml"))
+    service = one(items, "Service", "vgpu-scheduler-cache-leader")
+    rules = [
+        rule
+        for rule in one(items, "NetworkPolicy", "vgpu-scheduler-cache")["spec"]["ingress"]
+        if any(port["port"] == "extender" for port in rule["ports"])
+    ]
+
+    assert ("extender" in config["kubernetes"]) == served
+    assert ("extender" in [port["name"] for port in service["spec"]["ports"]]) == served
+    assert [len(rule.get("from", [])) for rule in rules] == ([sources] if served else [])
+    assert ("scheduler_name" in config["kubernetes"]["admission"]) == (enabled == "true")
+
+
 def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     kinds = ("Webhook", "Policy")
     items = [
@@ -324,6 +369,17 @@ def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
     assert "nvidia.com/use-gputype" in text  # Volcano's, too
     for foreign in ("nvidia.com/gpumem", "hami.io/", "gpu-fraction", "tencent.com/", "alnair/"):
         assert foreign not in text, foreign
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_bare_card_is_asked_about_only_where_it_is_hamis(claimed: bool) -> None:
+    value = f"cache.kubernetes.dialects.hami.claim_bare_gpu={str(claimed).lower()}"
+
+    items = rendered(value)
+
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        text = json.dumps(one(items, kind, "vgpu-admission")["webhooks"])
+        assert (r"\"nvidia.com/gpu\"" in text) is claimed
 
 
 def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
@@ -357,6 +413,28 @@ def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None
     assert webhooks[0]["clientConfig"]["caBundle"] == "eA=="
 
 
+def check_believed(certificate: Path, authority: Path, host: str) -> None:
+    """Fail unless strict readers believe a certificate for a name."""
+    words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", authority)
+    done = run(*words, certificate)
+    assert done.status == 0, done.stdout + done.stderr
+
+
+def test_the_charts_certificates_are_believed(site: Site, tmp_path: Path) -> None:
+    assert site.helm("install", "vgpu", str(CHART), "--set=tls.extraNames={lb.example}").status == 0
+
+    for secret, host in (
+        ("vgpu-tls", f"vgpu-scheduler-cache-leader.{site.namespace}.svc"),
+        ("vgpu-tls", f"vgpu-scheduler-cache.{site.namespace}.svc.cluster.local"),
+        ("vgpu-tls", "lb.example"),
+        ("vgpu-scheduler-tls", "vgpu-scheduler"),
+    ):
+        data = site.get("secret", secret)["data"]
+        for key in ("tls.crt", "ca.crt"):
+            (tmp_path / key).write_bytes(base64.b64decode(data[key]))
+        check_believed(tmp_path / "tls.crt", tmp_path / "ca.crt", host)
+
+
 def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/kubernetes.md").read_text()
     _, begin, rest = text.partition("$ openssl req -x509")
@@ -373,11 +451,7 @@ def test_the_documents_commands_make_certificates_that_are_believed(tmp_path: Pa
         ("vgpu-scheduler-cache", agent["cache"]["server_name"]),
         ("vgpu-scheduler", "vgpu-scheduler"),
     ):
-        words = ("openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt")
-        verified = subprocess.run(
-            [*words, f"{name}.crt"], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+        check_believed(tmp_path / f"{name}.crt", tmp_path / "ca.crt", host)
 
 
 def test_rights_are_what_each_needs(site: Site) -> None:
@@ -413,6 +487,78 @@ def test_rights_are_what_each_needs(site: Site) -> None:
         assert not site.may(agent, verb, "nodes")
 
 
+async def test_a_token_of_the_daemonsets_pod_proves_its_node_and_nothing_else(
+    plane: ControlPlane, site: Site, client: KubeClient, tmp_path: Path
+) -> None:
+    """What the kubelet projects into the pod, judged with the rights that the replicas have."""
+    assert site.helm("install", "vgpu", str(CHART)).status == 0
+    spec = site.get("daemonset", "vgpu-node")["spec"]["template"]["spec"]
+    (source,) = [
+        each["serviceAccountToken"]
+        for volume in spec["volumes"]
+        for each in volume.get("projected", {}).get("sources", ())
+        if "serviceAccountToken" in each
+    ]
+    account = f"{site.namespace}/{spec['serviceAccountName']}"
+    node = f"node-of-{site.namespace}"
+    await client.create("/api/v1/nodes", {"metadata": {"name": node}})
+    site.made.append(("node", node))
+    folder = f"/api/v1/namespaces/{site.namespace}"
+    pod = await client.create(
+        f"{folder}/pods",
+        {
+            "metadata": {"name": "vgpu-node-x"},
+            "spec": {**spec, "nodeName": node, "volumes": [], "initContainers": []}
+            | {"containers": PROBE["spec"]["containers"]},  # type: ignore[index]
+        },
+    )
+
+    site.made.append(("pod", "vgpu-node-x"))
+
+    async def token(**bound: object) -> str:
+        answer = await client.create(
+            f"{folder}/serviceaccounts/{spec['serviceAccountName']}/token",
+            {"spec": {"audiences": [source["audience"]], "expirationSeconds": 3600, **bound}},
+        )
+        return str(answer["status"]["token"])
+
+    of_pod = await token(
+        boundObjectRef={
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{key: pod["metadata"][key] for key in ("name", "uid")},
+        }
+    )
+    own = site.kubectl("create", "token", "vgpu-scheduler-cache").stdout.strip()
+    kubeconfig = plane.kubeconfig(tmp_path / "cache", {"token": own})
+    async with KubeClient(KubeconfigConnection(kubeconfig)) as cache:
+        reviewer = TokenReviewer(cache, source["audience"], [account])
+
+        identity = await until_allowed(lambda: reviewer.identity(of_pod))
+
+        assert identity.node == node
+        with pytest.raises(NotProvedError, match="names no node"):
+            await reviewer.identity(await token())
+        with pytest.raises(NotProvedError, match="is not a service account that node agents"):
+            await TokenReviewer(cache, source["audience"], ["other/one"]).identity(of_pod)
+    agent = plane.kubeconfig(tmp_path / "agent", {"token": of_pod})
+    async with KubeClient(KubeconfigConnection(agent)) as nobody:
+        with pytest.raises(ApiError, match="401"):  # it is for the cache alone
+            await nobody.get(f"{folder}/pods")
+
+
+async def until_allowed(ask: Callable[[], Awaitable[Identity]]) -> Identity:
+    """Return an answer once the API server has heard of the rights that it takes."""
+    for _ in range(100):
+        try:
+            return await ask()
+        except ApiError as error:
+            if error.code != 403:
+                raise
+        await asyncio.sleep(0.2)
+    return await ask()
+
+
 def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     installed = site.helm("install", "vgpu", str(CHART))
     assert installed.status == 0, installed.stderr
@@ -426,6 +572,7 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
         ).stderr
 
     wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
+    site.made += [("pod", "probe"), ("pod", "asking")]
     plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
     refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
     uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")
@@ -438,6 +585,22 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
         lambda: site.kubectl("create", "-f", "-", stdin=json.dumps(asking)).status == 0,
         "the pod is let in once nobody is there to ask",
     )
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_real_api_server_takes_each_example(site: Site, path: Path) -> None:
+    for item in example_pods(path):
+        # A pod's uid is the API server's.
+        metadata = {**item["metadata"], "namespace": site.namespace}
+        del metadata["uid"]
+        pod = {"apiVersion": "v1", **item, "metadata": metadata}
+        pod["spec"].pop("priorityClassName", None)  # Koordinator's own
+
+        done = site.kubectl(
+            *("create", "--dry-run=server", "--validate=strict", "-f", "-"), stdin=json.dumps(pod)
+        )
+
+        assert done.status == 0, done.stderr
 
 
 def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(

@@ -149,6 +149,21 @@ class Program(Driver):
         )
         return int(graph.value or 0)
 
+    def conditional_graph(self, kernel: int) -> int:
+        """Make a graph of one conditional node, whose second body runs a kernel."""
+        graph, node = ctypes.c_void_p(), ctypes.c_void_p()
+        parameters = (ctypes.c_uint64 * 32)(13, 0, 1, 2 << 32)
+        self._cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        self._cuda.cuGraphAddNode_v2(
+            ctypes.byref(node), graph, None, None, ctypes.c_size_t(0), parameters
+        )
+        body = ctypes.cast(parameters[4], ctypes.POINTER(ctypes.c_void_p))[1]
+        run = (ctypes.c_uint64 * 9)(kernel, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
+        self._cuda.cuGraphAddKernelNode_v2(
+            ctypes.byref(node), ctypes.c_void_p(body), None, ctypes.c_size_t(0), run
+        )
+        return int(graph.value or 0)
+
     def set_kernel(self, instance: int, node: int, kernel: int) -> int:
         """Call cuGraphExecKernelNodeSetParams."""
         parameters = (ctypes.c_uint64 * 9)(kernel, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
@@ -209,6 +224,18 @@ class Program(Driver):
         listed = details[1] & 0xFFFFFFFF if code == 0 else 0
         found = [(entries[4 * i] & 0xFFFFFFFF, entries[4 * i + 1]) for i in range(listed)]
         return int(code), details[1] & 0xFFFFFFFF, found
+
+    def history(self) -> tuple[int, list[int]]:
+        """Call nvmlDeviceGetSamples for the utilisation of the first card; code and percents."""
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, kind, count = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(16)
+        nvml.nvmlInit_v2()
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+        samples = (ctypes.c_uint64 * 32)()
+        code = nvml.nvmlDeviceGetSamples(
+            device, 1, ctypes.c_uint64(0), ctypes.byref(kind), ctypes.byref(count), samples
+        )
+        return int(code), [samples[2 * i + 1] for i in range(count.value)]
 
     def accounting_pids(self) -> tuple[int, int]:
         """Call nvmlDeviceGetAccountingPids with room for 16; code and count."""

@@ -210,6 +210,20 @@ def test_a_kernel_deep_in_a_graph_and_one_that_is_put_in_later(
     assert tenant.do("call", "cuGraphExecDestroy", instance) == 0
 
 
+def test_a_kernel_in_the_body_of_a_condition(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    graph = tenant.do("conditional_graph", tenant.do("kernel", KERNEL))
+
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == 0
+    assert container.used() == gpu.used_bytes() == GROWN
+    assert tenant.do("call", "cuCtxSetLimit", STACK_SIZE, 1024) == 0
+    fill(tenant, GIB)
+    assert tenant.do("call", "cuGraphLaunch", instance, 0) == OUT_OF_MEMORY
+
+
 def test_without_limits_nothing_is_asked(gpu: SimulatedGpu, tmp_path: Path) -> None:
     gpu.inject("cuFuncGetAttribute")
     with Process(gpu, environment={"LD_PRELOAD": str(LIBRARY)}) as process:

@@ -269,6 +269,26 @@ def test_resetting_the_primary_context_ends_its_memory(
     assert container.used() == gpu.used_bytes() == 0
 
 
+def test_the_current_context_is_kept(container: Container, start: Start) -> None:
+    """Of a stream of another context the hooks ask in that context."""
+    tenant = start(container)
+    _, first = tenant.do("out", "cuCtxGetCurrent")
+    code, second = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+    assert code == 0
+    code, stream = tenant.do("out", "cuStreamCreate", 0)
+    assert code == 0
+    assert tenant.do("call", "cuCtxSetCurrent", first) == 0
+    kernel = tenant.do("kernel", "busy_1us_local8000")
+    _, address = tenant.do("allocate", 2 * MIB)
+
+    tenant.do("out", "cuMemAllocAsync", MIB, stream)
+    tenant.do("launch", kernel, stream)
+    tenant.do("call", "cuMemFreeAsync", address, stream)
+    assert tenant.do("out", "cuCtxGetCurrent") == [0, first]
+    assert tenant.do("call", "cuCtxDestroy_v2", second) == 0
+    assert tenant.do("out", "cuCtxGetCurrent") == [0, first]
+
+
 def test_a_forked_child_begins_with_nothing(container: Container, start: Start) -> None:
     tenant = start(container)
     code, address = tenant.do("allocate", 700 * MIB)

@@ -130,6 +130,9 @@ def test_utilisation_is_that_of_the_container(tmp_path: Path, needs_root: None) 
 
         assert tenant.do("nvml", "nvmlDeviceGetProcessUtilization", 0) == {"error": NOT_FOUND}
         assert tenant.do("nvml", "nvmlDeviceGetUtilizationRates")["gpu"] == 0
+        gpu.set_utilisation(90)  # the card's, by its neighbour
+        assert tenant.do("history") == [0, [0]]
+        gpu.set_utilisation(None)
         busy(tenant)
         samples = wait_for_samples(tenant)
         assert [sample["pid"] for sample in samples] == [tenant.do("pid")]
@@ -146,6 +149,7 @@ def test_utilisation_is_the_cards_where_the_driver_does_not_tell_by_process(
     gpu.inject("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
 
     assert tenant.do("nvml", "nvmlDeviceGetUtilizationRates")["gpu"] == 42
+    assert tenant.do("history") == [0, [42]]
 
 
 @pytest.mark.parametrize(

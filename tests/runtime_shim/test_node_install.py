@@ -194,6 +194,18 @@ def test_a_restart_that_failed_is_made_up_for(node: Node) -> None:
     assert node.restarts == 1
 
 
+def test_a_run_that_is_killed_is_made_up_for(node: Node) -> None:
+    # The first process of a PID namespace cannot be killed from inside.
+    child = ("sh", "-c", '"$@"; exit $?', "sh")
+    killed = node.run(restart="sh -c 'kill -KILL $PPID'", beside=child)
+    assert killed.returncode != 0
+    assert str(node.prefix / LAUNCHER) in node.engine_file.read_text()
+
+    node.done()
+
+    assert node.restarts == 1
+
+
 def test_an_engine_of_somebody_else_is_left_alone(node: Node) -> None:
     before = node.engine_file.read_bytes()
 

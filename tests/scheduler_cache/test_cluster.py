@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -489,6 +490,33 @@ def test_on_an_overbooked_card_the_later_leader_wins() -> None:
     world.cluster.delete_pod("late", world.now)
     world.report()
     assert world.resolve("good").epoch == 2
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_nobody_loses_to_a_pod_whose_end_only_the_leader_has_heard(terminal: bool) -> None:
+    """A follower hears no reports; once it leads, it evicts nobody for that."""
+    leader, follower = World(gpu(A, 4)), World(gpu(A, 4))
+    old = leader.bind(pod("old", container(memory="3Gi")))
+    follower.apply(old)
+    ended = copy.deepcopy(old)
+    ended["status"] = {**ended.get("status", {}), "phase": "Failed"}
+    ended["metadata"]["resourceVersion"] = "1000"
+    for world in (leader, follower):
+        world.apply(ended)
+        if not terminal:
+            world.cluster.delete_pod("old", world.now)
+    leader.report()
+
+    deltas = follower.apply(leader.bind(pod("new", container(memory="3Gi"))))
+
+    view = follower.cluster.view(NODE)
+    assert view is not None
+    assert (view.evict, deltas.evict) == ({}, [])
+    assert "AllocationLost" not in {notice.reason for _, notice in deltas.notices}
+    with pytest.raises(NotYetError, match="still used"):
+        follower.resolve("new")
+    follower.report()
+    assert follower.resolve("new").slices[0].card_uuid == A
 
 
 def test_what_runs_counts_as_its_node_tells_it_when_its_annotation_was_changed() -> None:

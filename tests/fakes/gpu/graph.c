@@ -25,6 +25,7 @@ struct node {
 	uint64_t bytes;    /* of an allocation */
 	CUdeviceptr address;
 	struct graph *child;
+	struct graph *bodies[2]; /* of a conditional node */
 	struct node *next;
 };
 
@@ -536,10 +537,32 @@ struct node_parameters {
 		struct kernel_parameters kernel;
 		struct allocation_parameters allocation;
 		CUdeviceptr address;
+		struct conditional_parameters {
+			unsigned long long handle;
+			int kind;
+			unsigned int count;
+			struct graph **bodies; /* out */
+			CUcontext context;
+		} conditional;
 		long long size[29];
 	} of;
 	long long end;
 };
+
+static CUresult add_conditional(const char *function, struct node **out, struct graph *graph,
+				struct conditional_parameters *parameters)
+{
+	if (parameters->count == 0 || parameters->count > 2)
+		return enter(function, false);
+	CUresult status = add(function, out, graph, GRAPH_NODE_CONDITIONAL, 0);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	for (unsigned int i = 0; i < parameters->count; i++)
+		(*out)->bodies[i] = new_graph(graph->ordinal);
+	parameters->bodies = (*out)->bodies;
+	return CUDA_SUCCESS;
+}
 
 static CUresult add_any(const char *function, struct node **out, struct graph *graph,
 			struct node_parameters *parameters)
@@ -554,6 +577,8 @@ static CUresult add_any(const char *function, struct node **out, struct graph *g
 		return add_allocation_node(function, out, graph, &parameters->of.allocation);
 	case GRAPH_NODE_MEM_FREE:
 		return add_free_node(function, out, graph, parameters->of.address);
+	case GRAPH_NODE_CONDITIONAL:
+		return add_conditional(function, out, graph, &parameters->of.conditional);
 	case GRAPH_NODE_EMPTY:
 	case GRAPH_NODE_MEMCPY:
 	case GRAPH_NODE_MEMSET:
@@ -695,6 +720,10 @@ static void read_graph(struct exec *exec, const struct graph *graph)
 			exec->local_bytes = node->local_bytes;
 		if (node->child != NULL)
 			read_graph(exec, node->child);
+		/* As if each of them runs once. */
+		for (int i = 0; i < 2; i++)
+			if (node->bodies[i] != NULL)
+				read_graph(exec, node->bodies[i]);
 	}
 }
 

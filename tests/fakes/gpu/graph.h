@@ -22,6 +22,7 @@ enum graph_node_type {
 	GRAPH_NODE_EVENT_RECORD = 7,
 	GRAPH_NODE_MEM_ALLOC = 10,
 	GRAPH_NODE_MEM_FREE = 11,
+	GRAPH_NODE_CONDITIONAL = 13,
 };
 
 /* All of these but graph_check_unsafe: caller holds the driver lock. */

@@ -210,13 +210,8 @@ struct utilisation {
 	unsigned int memory;
 };
 
-NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, struct utilisation *out))
+static unsigned int busy_percent(unsigned int card)
 {
-	unsigned int card = 0;
-	nvmlReturn_t status = nvml_enter_device(__func__, out != NULL, device, &card);
-
-	if (status != NVML_SUCCESS)
-		return status;
 	struct fake_state *state = state_map();
 	uint32_t high = __atomic_load_n(&state->processes_high, __ATOMIC_ACQUIRE);
 	uint64_t period = clock_last_period();
@@ -226,7 +221,41 @@ NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, struct utilisation
 	uint32_t override = state->card[card].utilisation_override;
 	if (override != 0)
 		busy = override - 1;
-	*out = (struct utilisation){.gpu = busy > 100 ? 100 : busy};
+	return busy > 100 ? 100 : busy;
+}
+
+NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, struct utilisation *out))
+{
+	unsigned int card = 0;
+	nvmlReturn_t status = nvml_enter_device(__func__, out != NULL, device, &card);
+
+	if (status == NVML_SUCCESS)
+		*out = (struct utilisation){.gpu = busy_percent(card)};
+	return status;
+}
+
+struct history_sample {
+	unsigned long long time_us;
+	unsigned int value;
+	unsigned int pad;
+};
+
+/* Of the last period alone. */
+NVML_API(nvmlDeviceGetSamples,
+	 (nvmlDevice_t device, int type, unsigned long long since_us, int *value_type,
+	  unsigned int *count, struct history_sample *samples))
+{
+	unsigned int card = 0;
+	nvmlReturn_t status =
+		nvml_enter_device(__func__, value_type != NULL && count != NULL, device, &card);
+
+	(void)since_us;
+	if (status != NVML_SUCCESS)
+		return status;
+	if (samples != NULL && *count > 0)
+		samples[0] = (struct history_sample){.value = type == 1 ? busy_percent(card) : 0};
+	*value_type = 1; /* unsigned int */
+	*count = 1;
 	return NVML_SUCCESS;
 }
 

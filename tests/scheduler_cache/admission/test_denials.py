@@ -68,7 +68,11 @@ def host_path(path: str) -> dict[str, Any]:
         ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/devices": '{"main":null}'}, "leave the container"),
         ({"vgpu.dev/mem": "1Gi"}, {}, "there is no such resource"),
         ({"vgpu.dev/memory": "1Gi", "vgpu.dev/core": "1"}, {}, "no such resource"),
-        ({"vgpu.dev/memory": "1Gi", "nvidia.com/gpumem": "1"}, {}, "native and hami"),
+        (
+            {"vgpu.dev/memory": "1Gi", "nvidia.com/gpumem": "1"},
+            {},
+            "pod default/job-* asks for cards in the dialects native and hami",
+        ),
         ({"vgpu.dev/memory": "1Gi", "volcano.sh/vgpu-cores": "1"}, {}, "asks for no card"),
         ({"nvidia.com/gpumem": "1"}, {"gpu-fraction": "0.5"}, "hami and kai"),
         ({"koordinator.sh/gpu-core": "50"}, {}, "is required"),
@@ -125,13 +129,16 @@ def test_two_containers_of_one_name_are_denied() -> None:
         ({"nodeName": "node-1"}, "spec.nodeName is 'node-1'"),
         ({"hostPID": True}, "spec.hostPID is true"),
         ({"resourceClaims": [{"name": "gpu"}]}, "by a slice or by claims"),
-        (host_path("/dev"), "shows devices of the host"),
-        (host_path("/dev/nvidia0"), "shows devices of the host"),
-        (host_path("/"), "shows devices of the host"),
-        (host_path("//"), "shows devices of the host"),
-        (host_path("/./dev//"), "shows devices of the host"),
-        (host_path("/run"), "shows devices of the host"),
-        (host_path("/var/lib/"), "shows devices of the host"),
+        (host_path("/dev"), "shows devices or processes of the host"),
+        (host_path("/dev//dri/card1"), "shows devices or processes of the host"),
+        (host_path("/dev/nvidia0"), "shows devices or processes of the host"),
+        (host_path("/"), "shows devices or processes of the host"),
+        (host_path("//"), "shows devices or processes of the host"),
+        (host_path("/./dev//"), "shows devices or processes of the host"),
+        (host_path("/run"), "shows devices or processes of the host"),
+        (host_path("/proc"), "shows devices or processes of the host"),
+        (host_path("/proc/1/root/data"), "shows devices or processes of the host"),
+        (host_path("/var/lib/"), "shows devices or processes of the host"),
         ({"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}, "asks an engine for devices"),
         ({"annotations": {"nvidia.cdi.k8s.io/x": "all"}}, "asks an engine for devices"),
     ],
@@ -178,6 +185,9 @@ def test_the_policy_may_let_reach_in(spec: dict[str, Any]) -> None:
         {"hostPID": False},
         host_path("/data"),
         host_path("/device"),
+        host_path("/dev/shm"),
+        host_path("/dev/infiniband"),
+        host_path("/processes"),
         host_path("/var/lib/data"),
         {"initContainers": [{"name": "i", "securityContext": {"capabilities": {"add": None}}}]},
         {"initContainers": [{"name": "i", "securityContext": {"capabilities": {"add": ["KILL"]}}}]},
@@ -198,6 +208,8 @@ def test_what_stays_within_a_slice_is_let_in(spec: dict[str, Any]) -> None:
         "/./var/././run/vgpu/",
         "/var/lib/vgpu/agent",
         "/dev/vgpu",
+        "/proc/1/root/run/vgpu",
+        "/proc/self/root/./proc/1/task/7/root//var/lib/vgpu",
     ],
 )
 def test_our_folders_are_mounted_by_nobody_else(path: str) -> None:
@@ -211,7 +223,17 @@ def test_our_folders_are_mounted_by_nobody_else(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/run", "/run/vgpus", "/run/x/vgpu", "/opt/run/vgpu", "/var/lib", "/", "run/vgpu"]
+    "path",
+    [
+        "/run",
+        "/run/vgpus",
+        "/run/x/vgpu",
+        "/opt/run/vgpu",
+        "/proc/1/run/vgpu",
+        "/var/lib",
+        "/",
+        "run/vgpu",
+    ],
 )
 def test_other_folders_are_other_peoples_matter(path: str) -> None:
     assert not denial(new_pod(container_of("main", {}), **host_path(path)))
@@ -342,3 +364,14 @@ def test_a_field_of_another_type_is_denied_with_its_place(
     change: dict[str, Any], words: str
 ) -> None:
     assert words in denial({**slice_pod(), **change})
+
+
+@pytest.mark.parametrize(
+    "block", ["/.", "//", "/./proc/1/root", "/proc/./././1/./././root", "/proc/1/task/1/root/."]
+)
+@pytest.mark.parametrize("end", ["", "/run/vgp", "/run/vgpu/\n/x"])
+def test_no_path_takes_long(block: str, end: str) -> None:
+    """A hundred thousand characters; a second way to match them would take for ever."""
+    source = new_pod(container_of("main", {}), **host_path(block * 5000 + end))
+
+    assert bool(denial(source)) is end.startswith("/run/vgpu")

@@ -9,6 +9,8 @@ import pytest
 
 from scheduler_cache.admission.mutation import mutated
 from scheduler_cache.admission.review import ALLOWED, review_of
+from scheduler_cache.dialects.hami import Hami
+from scheduler_cache.dialects.registry import every_dialect
 from tests.scheduler_cache.admission.reviews import (
     RULES,
     admitted,
@@ -20,7 +22,7 @@ from tests.scheduler_cache.admission.reviews import (
     ruled,
     uuids,
 )
-from tests.scheduler_cache.kube_objects import container, container_of
+from tests.scheduler_cache.kube_objects import KEYRING, container, container_of
 
 NAME = "VGPU_CONTAINER_UUID"
 STALE = "99999999-9999-4999-8999-999999999999"
@@ -251,3 +253,13 @@ def test_a_review_of_the_api_server_is_read() -> None:
     verdict = mutated(read, RULES, uuids())
 
     assert values(patched(source, verdict)) == ["00000000-0000-4000-8000-000000000001"]
+
+
+def test_a_bare_card_is_named_where_it_is_hamis() -> None:
+    rules = ruled(dialects=every_dialect(KEYRING, hami=Hami(claim_bare_gpu=True)))
+
+    stored = admitted(new_pod(container_of("main", {"nvidia.com/gpu": "2"})), rules)
+
+    assert len(values(stored)) == 1
+    assert stored["spec"]["runtimeClassName"] == "vgpu"
+    assert rules.resource("nvidia.com/gpu")

@@ -6,27 +6,41 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry
 
 from scheduler_cache.admission.manifests import Site as Place
 from scheduler_cache.admission.manifests import webhook_configurations
-from scheduler_cache.cluster_server import Running
-from scheduler_cache.config_kubernetes import AdmissionConfig
+from scheduler_cache.cluster_admission import Admission
+from scheduler_cache.cluster_server import Running, running
+from scheduler_cache.config_kubernetes import AdmissionConfig, KubernetesConfig
+from scheduler_cache.errors import ListenError
+from scheduler_cache.kube.client import KubeClient
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.admission.reviews import RULES, body, new_pod
+from tests.scheduler_cache.kube.clusters import QUICK, connection_to
 from tests.scheduler_cache.kube.replicas import Site
 from tests.scheduler_cache.kube_objects import container, container_of
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 LISTENING = AdmissionConfig(listen=("127.0.0.1:0",), check_seconds=0.05, settle_seconds=0.0)
+
+
+@pytest.fixture
+async def client(site: Site, tmp_path: Path) -> AsyncIterator[KubeClient]:
+    async with KubeClient(connection_to(site.server.url, tmp_path)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -171,7 +185,42 @@ async def test_a_certificate_of_somebody_else_is_served_as_it_is(site: Site) -> 
         ), "a Secret was made beside the files"
 
 
+async def test_a_replica_that_stops_answers_until_others_have_heard_of_it(site: Site) -> None:
+    review = body(new_pod(container(memory="1Gi")))
+    config = replace(site.config(admission=LISTENING), drain_seconds=3.0)
+    stack = AsyncExitStack()
+    replica = await stack.enter_async_context(running(config, timing=QUICK))
+    async with calling(site, replica) as caller:
+        assert (await caller.ask("/mutate", review))["allowed"] is True
+        began = time.monotonic()
+        leaving = asyncio.create_task(stack.aclose())
+        await asyncio.sleep(0)
+
+        assert (await caller.ask("/mutate", review))["allowed"] is True
+        assert not leaving.done()
+        await leaving
+        assert time.monotonic() - began >= config.drain_seconds
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await caller.ask("/mutate", review)
+
+
 async def test_without_an_address_no_webhook_is_served(site: Site) -> None:
     async with site.replica() as replica:
         assert list(await replica.admission.addresses) == []
         assert site.server.objects.get("/api/v1/secrets", {}) == {}
+
+
+async def test_an_address_that_is_taken_ends_the_webhooks_and_says_so(
+    site: Site, client: KubeClient
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = KubernetesConfig(admission=replace(LISTENING, listen=(address,)))
+        admission = Admission(client, config, RULES, CollectorRegistry())
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await asyncio.wait_for(admission.run(), 60)
+
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ListenError)
+    assert address in str(error)

@@ -57,6 +57,19 @@ def test_what_is_reserved_is_seen_by_the_next_filter() -> None:
     assert world.filter(waiting("p", asking(8))).fitting == ["n1"]
 
 
+def test_a_pod_fits_where_it_holds_its_cards_already() -> None:
+    world = fleet()
+    source = waiting("p", asking(8))
+    world.apply(source)
+    world.extender.follow(world.cluster.reserve("p", "n1", 1, world.now)[1])
+
+    result = world.filter(source)
+
+    assert result.fitting == ["n1"]
+    assert set(result.unresolvable) == {"n2"}
+    assert world.filter(source, "n2").fitting == []
+
+
 def test_a_pod_that_asks_for_no_card_passes_everywhere_and_is_scored_nowhere() -> None:
     world = fleet()
     plain = waiting("p", container_of("main", {"cpu": "1"}))

@@ -100,7 +100,9 @@ class Site:
             else grpc.ssl_channel_credentials(root)
         )
         port = replica.addresses[listener].rpartition(":")[2]
-        return grpc.aio.secure_channel(f"localhost:{port}", proof)
+        # A name would be looked up, which takes seconds where no resolver answers.
+        name = (("grpc.ssl_target_name_override", "localhost"),)
+        return grpc.aio.secure_channel(f"ipv4:127.0.0.1:{port}", proof, name)
 
     @asynccontextmanager
     async def node(self, replica: Running, name: str) -> AsyncIterator[SchedulerCacheStub]:

@@ -423,13 +423,17 @@ async def test_nobody_is_considered_where_that_is_switched_off(site: Site) -> No
         uid = urgent["metadata"]["uid"]
         await until(lambda: replica.cluster.record(uid) is not None)
         extender = Extender(replica.cluster, every_dialect(replica_keyring(site)))
-        upkeep = replica.leader.upkeep
         async with KubeClient(connection_to(site.server.url, site.folder)) as client:
             off, on = (
                 Preemption(
-                    client, replica.cluster, extender, upkeep, lambda: 1, may, pause_seconds=0.0
+                    client,
+                    replica.cluster,
+                    extender,
+                    replica.leader,
+                    enabled=enabled,
+                    pause_seconds=0.0,
                 )
-                for may in (lambda: False, lambda: True)
+                for enabled in (False, True)
             )
 
             off.consider(uid, ["n1"])

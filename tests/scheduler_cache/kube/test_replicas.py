@@ -221,6 +221,33 @@ async def test_a_binding_whose_answer_was_lost_is_found(site: Site) -> None:
         assert b'bindings_total{outcome="found"} 1.0' in leader.metrics.text()
 
 
+@pytest.mark.parametrize("code", [500, 503, 429])
+async def test_a_binding_that_an_error_hid_is_found(site: Site, code: int) -> None:
+    async with one_node(site, A) as (leader, node):
+        binding = "/api/v1/namespaces/default/pods/p1/binding"
+        site.server.fail("POST", binding, after=True, code=code)
+
+        await bind(site, leader, asking("p1"))
+
+        assert await node.Resolve(resolve(), timeout=20)
+        assert b'bindings_total{outcome="found"} 1.0' in leader.metrics.text()
+
+
+async def test_a_pod_that_somebody_else_bound_to_the_same_node_is_left_to_him(site: Site) -> None:
+    """It carries no allocation of ours: to take it for ours would hold a card for nobody."""
+    async with one_node(site, A) as (leader, _):
+        made = await site.server.put(PODS, asking("p1", memory="8Gi"))
+        uid = made["metadata"]["uid"]
+        await until(lambda: leader.cluster.record(uid) is not None)
+        site.server.lose = lambda event: True
+        await site.server.put(PODS, {**made, "spec": {**made["spec"], "nodeName": "n1"}})
+
+        with pytest.raises(BindingRefusedError, match="already assigned to a node"):
+            await leader.leader.bind(uid, "n1")
+
+        assert leader.cluster.snapshot("n1") == []
+
+
 async def test_a_binding_that_never_arrived_frees_the_card(site: Site) -> None:
     async with one_node(site, A) as (leader, _):
         site.server.fail("POST", "/api/v1/namespaces/default/pods/p1/binding")

@@ -220,6 +220,21 @@ async def test_a_node_speaks_for_its_own_pods_alone(site: Site) -> None:
         assert events(site) == []
 
 
+async def test_a_container_that_the_pod_does_not_have_is_not_written_on_it(site: Site) -> None:
+    async with one_node(site, A) as (replica, node):
+        uid = await bind(site, replica, asking("p1"))
+        message = report("n1", A)
+        message.isolation.append(isolated(uid, pb.ISOLATION_STATE_ENFORCED))
+        stranger = isolated(uid, pb.ISOLATION_STATE_REFUSED, "a lie")
+        stranger.pod.container_name = "stranger"
+        message.isolation.append(stranger)
+
+        await node.ReportNode(message, timeout=20)
+
+        await until(lambda: "vgpu.dev/isolation" in pod_of(site)["annotations"], "annotated")
+        assert json.loads(pod_of(site)["annotations"]["vgpu.dev/isolation"]).keys() == {"main"}
+
+
 async def test_a_state_of_a_later_agent_is_left_alone(site: Site) -> None:
     async with one_node(site, A) as (replica, node):
         uid = await bind(site, replica, asking("p1"))
@@ -425,6 +440,20 @@ async def test_volcanos_handshake_opens_a_lock_that_names_no_pod(site: Site) -> 
         assert annotations["volcano.sh/devices-to-allocate"] == ""
         answer = (await node.Resolve(resolve(), timeout=20)).allocation
         assert (answer.source_dialect, answer.slices[0].card_uuid) == ("volcano", A)
+
+
+async def test_the_handshake_of_another_pod_of_that_name_is_not_completed(site: Site) -> None:
+    async with one_node(site, A) as (replica, _):
+        await labels(site, HAMI_NODE)
+        first = await site.server.put(PODS, hami_pod())
+        await until(lambda: known(replica) is not None)
+        site.server.lose = lambda event: True
+        await site.server.remove(PODS, "p1", "default")
+        await site.server.put(PODS, hami_pod())
+
+        await replica.leader.upkeep._complete(first["metadata"]["uid"])
+
+        assert pod_of(site)["annotations"]["hami.io/bind-phase"] == "allocating"
 
 
 async def test_a_handshake_whose_writes_fail_is_completed_later(site: Site) -> None:

@@ -81,6 +81,12 @@ vgpu-scheduler-cache-leader.{{ .Release.Namespace }}.svc
 {{ .Values.keys.existingSecret | default "vgpu-keys" }}
 {{- end }}
 
+{{- define "vgpu.servesExtender" -}}
+{{- if or .Values.scheduler.enabled .Values.scheduler.serveExtender -}}
+true
+{{- end }}
+{{- end }}
+
 {{- define "vgpu.hasPolicy" -}}
 {{- $policy := toString .Values.admission.policy }}
 {{- if or (eq $policy "true") (and (eq $policy "auto") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version)) -}}
