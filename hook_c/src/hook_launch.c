@@ -206,18 +206,25 @@ static uint32_t percent_of(uint32_t number)
 	return number == 0 || number > 100 ? 1 : number;
 }
 
+/* Whether the container has several cards. A developer's limit is one for each card that there is,
+ * of which a program may use a single one. */
+static bool is_joint(const struct tenant *tenant)
+{
+	return tenant->limits.file != NULL && tenant->limits.count > 1;
+}
+
 /* What holds for the card now. Of numbers that are changed while they are read each is an old or a
  * new one, and the next look is a millisecond of work away. */
 static struct policy look(const struct tenant *tenant, unsigned int index, uint64_t now_ns)
 {
 	const struct vgpu_limits *file = tenant->limits.file;
 	const struct vgpu_limits_device *dev = file == NULL ? NULL : &file->dev[index];
-	uint64_t beyond_ns = tenant->limits.count > 1 ? IN_PIECES_NS : 0;
+	uint64_t beyond_ns = is_joint(tenant) ? IN_PIECES_NS : 0;
 	struct policy policy = {.is_settled = true, .batch_ns = BATCH_NS};
 
 	if (dev == NULL) {
 		policy.percent = percent_of(tenant->limits.card[index].cores_percent);
-		policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100 + beyond_ns;
+		policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100;
 		return policy;
 	}
 
@@ -773,12 +780,13 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 		lock(card);
 		card->gate_end = policy.is_gated ? &card->limits->grant_until_ns : &never_ends;
 		card->window_ns = policy.is_gated ? OPEN_WINDOW_NS : WINDOW_NS;
-		card->window_end =
-			tenant->limits.count > 1 && (policy.percent < 100 || policy.is_gated)
-				? &tenant->region.usage->turn[0].window_end_ns
-				: &never_ends;
-
+		card->window_end = is_joint(tenant) && (policy.percent < 100 || policy.is_gated)
+					   ? &tenant->region.usage->turn[0].window_end_ns
+					   : &never_ends;
+		__atomic_store_n(&card->published->pending_ns, card->throttle.pending_ns,
+				 __ATOMIC_RELAXED);
 		card->throttle.may_wait = card->window_end != &never_ends;
+
 		uint64_t pending_ns = pending_of_container(tenant, card->index);
 
 		throttle_refill(&card->throttle.account, policy.percent, policy.horizon_ns,
