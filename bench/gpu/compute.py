@@ -3,6 +3,7 @@
 
     python3 -m bench.gpu.compute                   all tables, on card 0
     python3 -m bench.gpu.compute --quick           what tells most, within 100 s
+    python3 -m bench.gpu.compute --open            what no card has told yet, within 8 minutes
     python3 -m bench.gpu.compute --simulated       the shape of the tables, without a GPU
 
 Expected is min(limit, what the workload does without one). The limits of a running program are
@@ -69,11 +70,11 @@ class Container:
         """Change the limit of what runs inside."""
         allocation = pb.Allocation()
         allocation.CopyFrom(self.region.allocation)
-        part = allocation.slices[0]
-        part.cores_percent = part.reserved_percent = part.cores_max_percent = percent
-        part.compute_mode = mode
-        if mode == pb.COMPUTE_MODE_BURST:
-            part.cores_max_percent = 100
+        for part in allocation.slices:
+            part.cores_percent = part.reserved_percent = part.cores_max_percent = percent
+            part.compute_mode = mode
+            if mode == pb.COMPUTE_MODE_BURST:
+                part.cores_max_percent = 100
         self.region.update(allocation)
 
 
@@ -102,6 +103,10 @@ class Program:
         """Run for so long."""
         self.begin(seconds)
         return self.end()
+
+    def send(self, number: int) -> None:
+        """Send a signal to it."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         """End the program."""
@@ -151,26 +156,30 @@ class Run:
 class Bench:
     """Runs the tables on one card."""
 
-    def __init__(self, args: argparse.Namespace, folder: Path, card_uuid: str) -> None:
+    def __init__(self, args: argparse.Namespace, folder: Path, cards: Sequence[str]) -> None:
         self._args = args
         self._folder = folder
-        self._card_uuid = card_uuid
+        self.cards = cards
         self._regions = Regions(folder / "regions")
         self._regions.prepare()
         self.tables: list[Table] = []
 
     @contextlib.contextmanager
-    def _container(self) -> Iterator[Container]:
-        part = pb.Slice(
-            card_uuid=self._card_uuid,
-            memory_bytes=8 * GIB,
-            cores_percent=100,
-            reserved_percent=100,
-            cores_max_percent=100,
-            compute_mode=pb.COMPUTE_MODE_HARD,
-        )
-        allocation = pb.Allocation(allocation_id=str(uuid.uuid4()), slices=[part])
-        region = self._regions.create(allocation, b"", [CONTEXT_BYTES])
+    def container(self, cards: int = 1) -> Iterator[Container]:
+        """Yield a container with slices of so many cards, without a limit yet."""
+        parts = [
+            pb.Slice(
+                card_uuid=card_uuid,
+                memory_bytes=8 * GIB,
+                cores_percent=100,
+                reserved_percent=100,
+                cores_max_percent=100,
+                compute_mode=pb.COMPUTE_MODE_HARD,
+            )
+            for card_uuid in self.cards[:cards]
+        ]
+        allocation = pb.Allocation(allocation_id=str(uuid.uuid4()), slices=parts)
+        region = self._regions.create(allocation, b"", [CONTEXT_BYTES] * cards)
         folder = self._folder / allocation.allocation_id
         folder.mkdir()
         shutil.copy2(self._args.library, folder / "libvgpu.so")
@@ -183,7 +192,8 @@ class Bench:
             self._regions.remove(allocation.allocation_id)
 
     @contextlib.contextmanager
-    def _program(self, container: Container, workload: str) -> Iterator[Program]:
+    def program(self, container: Container, workload: str) -> Iterator[Program]:
+        """Yield a program that has started and waits."""
         program = Program(container.place, workload)
         try:
             yield program
@@ -216,9 +226,9 @@ class Bench:
         return table
 
     def _alone(self, table: Table, workload: str, limits: Sequence[int], seconds: float) -> None:
-        with self._container() as container:
+        with self.container() as container:
             container.region.set_alone([True])
-            with self._program(container, workload) as program:
+            with self.program(container, workload) as program:
                 bare = program.run(min(seconds, 2.0))
                 self._row(table, workload, 100, bare, bare.share, bare)
                 for limit in limits:
@@ -254,9 +264,9 @@ class Bench:
             with contextlib.ExitStack() as stack:
                 running = []
                 for limit, workload in PAIRS[name]:
-                    container = stack.enter_context(self._container())
+                    container = stack.enter_context(self.container())
                     container.limit(limit)
-                    program = stack.enter_context(self._program(container, workload))
+                    program = stack.enter_context(self.program(container, workload))
                     running.append((limit, workload, container, program))
                 arbiter = Arbiter(self._args.arbiter)
                 stack.callback(arbiter.close)
@@ -287,18 +297,26 @@ class Bench:
         self._regions.close()
 
 
-def _card_uuid() -> str:
+def _card_uuids() -> list[str]:
     import pynvml
 
     pynvml.nvmlInit()
     try:
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0)))
+        return [
+            str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(number)))
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
     finally:
         pynvml.nvmlShutdown()
 
 
 def _tables(bench: Bench, args: argparse.Namespace) -> Iterator[Table]:
     workloads = [name for name in WORKLOADS if not (args.simulated and name == GEMM)]
+    if args.open:
+        from bench.gpu import compute_open
+
+        yield from compute_open.tables(bench, args)
+        return
     if args.quick:
         # The containers together first: they need no framework's start.
         yield bench.table_together(("30/70", "30/70, different"), 5.0)
@@ -312,6 +330,7 @@ def main() -> int:
     """Run the tables and print what holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="what tells most, within 100 s")
+    parser.add_argument("--open", action="store_true", help="what is not known yet, 8 minutes")
     parser.add_argument("--seconds", type=float, default=10, help="length of a run")
     parser.add_argument("--library", type=Path, default=BUILD / "libvgpu.so", metavar="LIB")
     parser.add_argument("--arbiter", type=Path, default=BUILD / "libvgpu-arbiter.so")
@@ -329,7 +348,7 @@ def main() -> int:
     begun = time.monotonic()
     tables = []
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
-        bench = Bench(args, Path(name), _card_uuid())
+        bench = Bench(args, Path(name), _card_uuids())
         try:
             for table in _tables(bench, args):
                 tables.append(table)

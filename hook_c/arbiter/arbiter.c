@@ -27,6 +27,7 @@
 #define BEAT_NS UINT64_C(50000000)
 #define POLL_NS UINT64_C(100000)  /* without futex_waitv, while cards are contended */
 #define REST_NS UINT64_C(1000000) /* and else */
+#define RING_NS UINT64_C(200000)  /* so long a want that was heard is not listened to again */
 #define MOST_WEIGHT 1000000
 #define MOST_WORDS 128 /* of one futex_waitv */
 #define MOST_AHEAD_NS UINT64_C(2000000000)
@@ -159,17 +160,21 @@ static void await(struct vgpu_arbiter *arbiter, uint64_t until_ns, uint32_t chan
 	struct word words[MOST_WORDS] = {{.value = changed,
 					  .address = (uint64_t)(uintptr_t)&arbiter->changed,
 					  .flags = WORD_FLAGS}};
-	const struct timespec until = {.tv_sec = (time_t)(until_ns / NS_PER_SECOND),
-				       .tv_nsec = (long)(until_ns % NS_PER_SECOND)};
 	unsigned int count = 1;
 	bool is_contended = false;
 	uint64_t now_ns = clock_ns();
 
 	for (unsigned int i = 0; i < SLOTS_TENANTS; i++) {
 		const struct container *container = &arbiter->container[i];
+		uint64_t deaf_until_ns = arbiter->slots.tenant[i].wanted_ns + RING_NS;
 
 		if (!arbiter->slots.tenant[i].is_used)
 			continue;
+		/* Or who rings without a pause would keep a processor busy. */
+		if (now_ns < deaf_until_ns) {
+			until_ns = deaf_until_ns < until_ns ? deaf_until_ns : until_ns;
+			continue;
+		}
 		is_contended |= container->granted_ns != 0 && container->granted_ns != UINT64_MAX;
 		for (uint32_t card = 0; card < container->count && count < MOST_WORDS; card++)
 			words[count++] = (struct word){
@@ -178,6 +183,10 @@ static void await(struct vgpu_arbiter *arbiter, uint64_t until_ns, uint32_t chan
 					   card * sizeof(struct vgpu_usage_turn),
 				.flags = WORD_FLAGS};
 	}
+
+	const struct timespec until = {.tv_sec = (time_t)(until_ns / NS_PER_SECOND),
+				       .tv_nsec = (long)(until_ns % NS_PER_SECOND)};
+
 	pthread_mutex_unlock(&arbiter->lock);
 	if (!arbiter->is_polling &&
 	    syscall(SYS_futex_waitv, words, count, 0, &until, CLOCK_MONOTONIC) < 0 &&

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import filecmp
@@ -12,13 +13,19 @@ import subprocess
 import sys
 import tomllib
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler_cache.errors import NotProvedError
+from scheduler_cache.identity import Identity
+from scheduler_cache.kube.client import KubeClient
+from scheduler_cache.kube.connection import KubeconfigConnection
+from scheduler_cache.kube.errors import ApiError
+from scheduler_cache.kube.token_review import TokenReviewer
 from tests.deploy.examples import EXAMPLES, example_pods
 from tests.deploy.manifests import (
     CHART,
@@ -77,6 +84,8 @@ class Site:
 
     kubeconfig: Path
     namespace: str
+    made: list[tuple[str, str]] = field(default_factory=list)
+    """Kind and name of what no controller takes away with the namespace."""
 
     def kubectl(self, *words: str, stdin: str = "") -> Done:
         flags = (f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}")
@@ -137,6 +146,8 @@ def site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     yield site
     # What is the cluster's own must not outlive the test, whatever became of it.
     site.helm("uninstall", "vgpu", "--ignore-not-found", "--no-hooks")
+    for kind, name in site.made:
+        site.kubectl("delete", kind, name, "--force", "--grace-period=0", "--wait=false")
     site.kubectl("delete", "namespace", site.namespace, "--wait=false")
 
 
@@ -476,6 +487,78 @@ def test_rights_are_what_each_needs(site: Site) -> None:
         assert not site.may(agent, verb, "nodes")
 
 
+async def test_a_token_of_the_daemonsets_pod_proves_its_node_and_nothing_else(
+    plane: ControlPlane, site: Site, client: KubeClient, tmp_path: Path
+) -> None:
+    """What the kubelet projects into the pod, judged with the rights that the replicas have."""
+    assert site.helm("install", "vgpu", str(CHART)).status == 0
+    spec = site.get("daemonset", "vgpu-node")["spec"]["template"]["spec"]
+    (source,) = [
+        each["serviceAccountToken"]
+        for volume in spec["volumes"]
+        for each in volume.get("projected", {}).get("sources", ())
+        if "serviceAccountToken" in each
+    ]
+    account = f"{site.namespace}/{spec['serviceAccountName']}"
+    node = f"node-of-{site.namespace}"
+    await client.create("/api/v1/nodes", {"metadata": {"name": node}})
+    site.made.append(("node", node))
+    folder = f"/api/v1/namespaces/{site.namespace}"
+    pod = await client.create(
+        f"{folder}/pods",
+        {
+            "metadata": {"name": "vgpu-node-x"},
+            "spec": {**spec, "nodeName": node, "volumes": [], "initContainers": []}
+            | {"containers": PROBE["spec"]["containers"]},  # type: ignore[index]
+        },
+    )
+
+    site.made.append(("pod", "vgpu-node-x"))
+
+    async def token(**bound: object) -> str:
+        answer = await client.create(
+            f"{folder}/serviceaccounts/{spec['serviceAccountName']}/token",
+            {"spec": {"audiences": [source["audience"]], "expirationSeconds": 3600, **bound}},
+        )
+        return str(answer["status"]["token"])
+
+    of_pod = await token(
+        boundObjectRef={
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{key: pod["metadata"][key] for key in ("name", "uid")},
+        }
+    )
+    own = site.kubectl("create", "token", "vgpu-scheduler-cache").stdout.strip()
+    kubeconfig = plane.kubeconfig(tmp_path / "cache", {"token": own})
+    async with KubeClient(KubeconfigConnection(kubeconfig)) as cache:
+        reviewer = TokenReviewer(cache, source["audience"], [account])
+
+        identity = await until_allowed(lambda: reviewer.identity(of_pod))
+
+        assert identity.node == node
+        with pytest.raises(NotProvedError, match="names no node"):
+            await reviewer.identity(await token())
+        with pytest.raises(NotProvedError, match="is not a service account that node agents"):
+            await TokenReviewer(cache, source["audience"], ["other/one"]).identity(of_pod)
+    agent = plane.kubeconfig(tmp_path / "agent", {"token": of_pod})
+    async with KubeClient(KubeconfigConnection(agent)) as nobody:
+        with pytest.raises(ApiError, match="401"):  # it is for the cache alone
+            await nobody.get(f"{folder}/pods")
+
+
+async def until_allowed(ask: Callable[[], Awaitable[Identity]]) -> Identity:
+    """Return an answer once the API server has heard of the rights that it takes."""
+    for _ in range(100):
+        try:
+            return await ask()
+        except ApiError as error:
+            if error.code != 403:
+                raise
+        await asyncio.sleep(0.2)
+    return await ask()
+
+
 def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
     installed = site.helm("install", "vgpu", str(CHART))
     assert installed.status == 0, installed.stderr
@@ -489,6 +572,7 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
         ).stderr
 
     wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
+    site.made.extend([("pod", "probe"), ("pod", "asking")])
     plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
     refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
     uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")

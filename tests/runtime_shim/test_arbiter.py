@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.runtime_shim.allocations import CARD, OTHER_CARD, allocation, part
 LIBRARY = Path(__file__).parents[2] / "build" / LIBRARY_NAME
 PRELOAD = b"/dev/vgpu/libvgpu.so\n"
 DEADLINE_SECONDS = 30.0
+SYS_FUTEX, FUTEX_WAKE = 202 if platform.machine() == "x86_64" else 98, 1
 _buffers: list[Any] = []  # a cast alone does not keep the mapping
 
 
@@ -178,6 +181,37 @@ def test_who_had_a_card_alone_is_not_kept_from_it_afterwards(
         ask(*usages)
         # Ten turns of the first, of some milliseconds each: far from what it had alone.
         assert turns(second).held_ns < 1_000_000_000
+
+
+def looks_of_the_thread() -> int:
+    """Return how often the arbiter's thread has gone to sleep."""
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text() == "vgpu-arbiter\n":
+            status = (task / "status").read_text()
+            line = next(line for line in status.splitlines() if line.startswith("voluntary"))
+            return int(line.split()[1])
+    raise AssertionError("no thread of the arbiter")
+
+
+def test_who_rings_without_a_pause_is_heard_5000_times_a_second(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    both = [regions.create(allocation(part(cores_percent=50)), PRELOAD) for _ in range(2)]
+    arbiter.follow(both)
+    turn = usage_of(both[0]).turn[0]
+    libc = ctypes.CDLL(None, use_errno=True)
+    word = ctypes.c_void_p(int(ffi.cast("uintptr_t", ffi.addressof(turn, "want"))))
+    rings, before, begun = 0, looks_of_the_thread(), time.monotonic()
+
+    while time.monotonic() < begun + 1:
+        turn.want += 1
+        libc.syscall(SYS_FUTEX, word, FUTEX_WAKE, 1, None, None, 0)
+        rings += 1
+
+    seconds = time.monotonic() - begun
+    looks = looks_of_the_thread() - before
+    assert rings > 6000 * seconds, "nothing was shown: it was not rung often enough"
+    assert 0 < looks < 6000 * seconds
 
 
 def test_a_damaged_usage_file_harms_nobody_else(regions: Regions, arbiter: Arbiter) -> None:

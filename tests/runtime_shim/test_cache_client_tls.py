@@ -97,14 +97,15 @@ async def slow_way(port: int, seconds: float) -> AsyncIterator[int]:
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
-        writer.close()
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
         await asyncio.sleep(seconds)
         there, back = await asyncio.open_connection("127.0.0.1", port)
-        for each in (pipe(reader, back), pipe(there, writer)):
-            task = asyncio.create_task(each)
-            tasks.add(task)
+        with contextlib.closing(writer), contextlib.closing(back):
+            await asyncio.gather(pipe(reader, back), pipe(there, writer))
 
     server = await asyncio.start_server(lead, "127.0.0.1", 0)
     try:
@@ -114,7 +115,8 @@ async def slow_way(port: int, seconds: float) -> AsyncIterator[int]:
         await server.wait_closed()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 async def test_a_handshake_may_take_longer_than_the_least_wait(network: Network) -> None:
