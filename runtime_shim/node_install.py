@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shlex
 import shutil
 import subprocess
@@ -30,11 +31,12 @@ from runtime_shim.dependants import dependants, mounted_libraries
 from runtime_shim.errors import RuntimeShimError
 from runtime_shim.host_namespace import IMAGE_ROOT
 from runtime_shim.node_files import NodeFilesError, launcher_in, place_files, remove_files
-from runtime_shim.status import in_use
+from runtime_shim.status import in_use, running_version
 
 # An engine with thousands of containers takes a while to read them all.
 _RESTART_SECONDS = 120.0
 _NO_ENGINE = "none"
+_AGENT = "vgpu-node-agent"
 _RESTARTS: Mapping[str, str] = {name: APPLY[name] for name in ("containerd", "crio")}
 
 
@@ -114,6 +116,7 @@ def node_install(
     )
     try:
         with node.alone():
+            _check_no_other_installation(config.paths.state_dir / "lock")
             if undo:
                 node.undo(force)
             else:
@@ -220,6 +223,19 @@ class _Due:
     """Whether the engine has to be restarted."""
 
     wanted: bool
+
+
+def _check_no_other_installation(lock: Path) -> None:
+    """Raise NodeFilesError while the Debian package's agent runs, whose files are the same."""
+    if running_version(lock, _AGENT) is None:
+        return
+    pid = lock.read_text().partition("\n")[0]
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    if not any(word.startswith(os.fsencode(f"{IMAGE_ROOT}/")) for word in words):
+        raise NodeFilesError(
+            f"a {_AGENT} of another installation runs on this node (process {pid}); leave the node "
+            "to it (the chart's node.agent=host), or remove the package vgpu-runtime"
+        )
 
 
 def _run(command: Sequence[str]) -> None:

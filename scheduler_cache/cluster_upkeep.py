@@ -24,6 +24,7 @@ from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_metrics import Metrics
 from scheduler_cache.dialects.native import INVENTORY, ISOLATION
 from scheduler_cache.dialects.registry import Dialects
+from scheduler_cache.inventory import NODE_LABEL
 from scheduler_cache.isolation import (
     Isolation,
     IsolationState,
@@ -40,7 +41,6 @@ from scheduler_cache.pod import KubeNode, kube_node_of, pod_of
 
 logger = logging.getLogger(__name__)
 
-NODE_LABEL: Final = "vgpu.dev/node"
 _COMPONENT: Final = "vgpu-scheduler-cache"
 
 _SECOND: Final = 10**9

@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
 
 from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_leader import Leader
+from scheduler_cache.inventory import ROOM
 from scheduler_cache.kube.client import KubeClient
 from scheduler_cache.kube.errors import MissingError
 from scheduler_cache.node_view import NodeView
 from scheduler_cache.record import AllocationState
-
-ROOM: Final = "vgpu.dev/room-since"
-"""When the node last had more room than before, while pods waited for some."""
 
 
 class Wakeup:

@@ -17,6 +17,11 @@ from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.model import Card
 from scheduler_cache.pod import KubeNode
 
+# What the leader writes of a node, beside its inventory.
+NODE_LABEL = "vgpu.dev/node"
+ROOM = "vgpu.dev/room-since"
+"""An annotation: when the node last had more room than before, while pods waited for some."""
+# What people write of it.
 DIALECT_LABEL = "vgpu.dev/dialect"
 MODE_LABEL = "vgpu.dev/mode"
 REPLACE = "replace"

@@ -294,7 +294,7 @@ bool driver_search(enum driver_library library)
 		return false;
 	pin(search.path);
 	if (!tenant_is_inert())
-		dl_iterate_phdr(rebind_object, &search.library);
+		dl_iterate_phdr(rebind_object, NULL);
 	__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
 	return true;
 }

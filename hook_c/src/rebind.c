@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rebind.h"
 
+#include "driver.h"
 #include "sys.h"
 
 #include <elf.h>
 #include <errno.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 #if defined(__x86_64__)
@@ -18,9 +18,7 @@
 
 struct references {
 	Elf64_Addr base;
-	Elf64_Addr end; /* of what the object has loaded */
-	const Elf64_Sym *symbols;
-	const char *strings;
+	Elf64_Addr end;            /* of what the object has loaded */
 	const Elf64_Rela *list[2]; /* the procedure linkage table's, and the others */
 	size_t bytes[2];
 };
@@ -35,12 +33,6 @@ static void read_dynamic(const Elf64_Dyn *dynamic, struct references *found)
 {
 	for (; dynamic->d_tag != DT_NULL; dynamic++) {
 		switch (dynamic->d_tag) {
-		case DT_SYMTAB:
-			found->symbols = address_in(found, dynamic->d_un.d_ptr);
-			break;
-		case DT_STRTAB:
-			found->strings = address_in(found, dynamic->d_un.d_ptr);
-			break;
 		case DT_JMPREL:
 			found->list[0] = address_in(found, dynamic->d_un.d_ptr);
 			break;
@@ -80,29 +72,27 @@ static void write_word(uint64_t *word, uint64_t value)
 	sys_close(ends[1]);
 }
 
-/* Its value tells whether the reference was bound to the driver. Those of the driver to itself
- * stay: it answers cuGetProcAddress with them. */
-static void rebind(const struct references *found, const Elf64_Rela *reference,
-		   enum driver_library library)
+/* Its value tells what a reference was bound to; names are not looked at, of which a big program
+ * has a hundred thousand. Those of the driver to itself stay: it answers cuGetProcAddress with
+ * them. */
+static void rebind(const struct references *found, const Elf64_Rela *reference)
 {
-	const Elf64_Sym *symbol = &found->symbols[ELF64_R_SYM(reference->r_info)];
 	uint64_t *word = (uint64_t *)(found->base + reference->r_offset);
-	const struct driver_name *name = driver_name_of(found->strings + symbol->st_name);
-	Elf64_Addr real = name == NULL ? 0 : (Elf64_Addr)*name->real;
+	uint64_t value = __atomic_load_n(word, __ATOMIC_RELAXED);
+	/* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+	const void *hook = driver_hook_of((const void *)value);
 
-	if (real != 0 && name->library == library && name->hook != NULL &&
-	    (real < found->base || real >= found->end) &&
-	    __atomic_load_n(word, __ATOMIC_RELAXED) == real)
-		write_word(word, (uint64_t)(uintptr_t)name->hook);
+	if (hook != NULL && (value < found->base || value >= found->end))
+		write_word(word, (uint64_t)(uintptr_t)hook);
 }
 
 int rebind_object(struct dl_phdr_info *info, size_t size, void *data)
 {
-	const enum driver_library *library = data;
 	struct references found = {.base = info->dlpi_addr};
 	const Elf64_Dyn *dynamic = NULL;
 
 	(void)size;
+	(void)data;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const Elf64_Phdr *header = &info->dlpi_phdr[i];
 		Elf64_Addr end = info->dlpi_addr + header->p_vaddr + header->p_memsz;
@@ -115,16 +105,15 @@ int rebind_object(struct dl_phdr_info *info, size_t size, void *data)
 	if (dynamic == NULL)
 		return 0;
 	read_dynamic(dynamic, &found);
-	if (found.symbols == NULL || found.strings == NULL)
-		return 0;
 	for (int kind = 0; kind < 2; kind++)
 		for (size_t i = 0;
 		     found.list[kind] != NULL && i < found.bytes[kind] / sizeof(Elf64_Rela); i++) {
 			const Elf64_Rela *reference = &found.list[kind][i];
 
-			if (IS_REFERENCE(ELF64_R_TYPE(reference->r_info)) &&
+			if (reference->r_offset % sizeof(uint64_t) == 0 &&
+			    IS_REFERENCE(ELF64_R_TYPE(reference->r_info)) &&
 			    ELF64_R_SYM(reference->r_info) != 0)
-				rebind(&found, reference, *library);
+				rebind(&found, reference);
 		}
 	return 0;
 }

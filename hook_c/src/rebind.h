@@ -4,11 +4,10 @@
 #ifndef VGPU_REBIND_H
 #define VGPU_REBIND_H
 
-#include "driver.h"
-
 #include <link.h>
+#include <stddef.h>
 
-/* For dl_iterate_phdr; `data` points to the library whose entry points are known now. */
+/* For dl_iterate_phdr, when the entry points of a library have become known; takes no data. */
 int rebind_object(struct dl_phdr_info *info, size_t size, void *data);
 
 #endif

@@ -20,6 +20,7 @@ from scheduler_cache.admission.podspec import (
 from scheduler_cache.admission.review import DeniedError, Json
 from scheduler_cache.admission.rules import Rules
 from scheduler_cache.dialects.dialect import Dialect, DialectError, PodRequest, Vocabulary, matches
+from scheduler_cache.dialects.fields import card_uuid
 from scheduler_cache.dialects.hami import COUNT as BARE_GPU
 from scheduler_cache.dialects.native import (
     CARD_POLICY,
@@ -89,6 +90,8 @@ def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:
             )
         return None
     _check_bare(request, named)
+    for name, asked in request.containers.items():
+        _check_cards(name, asked)
     asking = tuple(each for each in containers if each.name in request.containers)
     dialect = rules.dialects.get(request.dialect)
     warnings = [
@@ -156,6 +159,27 @@ def _check_bare(request: PodRequest, named: dict[str, Json]) -> None:
                 "beside containers that name memory it must be clear whose card is meant",
                 "add nvidia.com/gpumem-percentage: 100 for a whole card",
             )
+
+
+def _check_cards(name: str, request: Request) -> None:
+    """Refuse a list of cards that no node can satisfy: the pod would wait for ever."""
+    field = f"the list of cards of container {name!r}"
+    wanted = {each for each in request.uuids if not each.startswith("!")}
+    for each in request.uuids:
+        text = each.removeprefix("!")
+        try:
+            uuid = card_uuid(field, text, "correct the annotation")
+        except DialectError as error:
+            raise DeniedError(str(error)) from error
+        if uuid != text:
+            raise _denied(field, text, f"the card's own name is {uuid}", "correct the annotation")
+    if wanted and len(wanted) < request.count:
+        raise _denied(
+            field,
+            ",".join(sorted(wanted)),
+            f"it names fewer than the {request.count} cards that are asked for",
+            "name as many, or ask for fewer",
+        )
 
 
 def _defaults(

@@ -18,13 +18,13 @@ from scheduler_cache.dialects.native import (
     ISOLATION,
 )
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL
+from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL, NODE_LABEL, ROOM
 
 NODES_GROUP: Final = "system:nodes"
 
-NODE_ANNOTATIONS: Final = (INVENTORY,)
+NODE_ANNOTATIONS: Final = (INVENTORY, ROOM)
 """On a node; only the replicas write them, from what the node's agent reports."""
-NODE_LABELS: Final = ("vgpu.dev/node",)
+NODE_LABELS: Final = (NODE_LABEL,)
 PEOPLE_ANNOTATIONS: Final = (CORDON,)
 """On a node; people write them, and never the node itself."""
 PEOPLE_LABELS: Final = (DIALECT_LABEL, MODE_LABEL)

@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from scheduler_cache.kube.client import KubeClient
@@ -46,6 +47,36 @@ class Namespace:
     async def create(self, *pods: Json) -> None:
         """Create pods, all at once."""
         await asyncio.gather(*(self.client.create(self._pods, each) for each in pods))
+
+    async def keep(self, item: Json) -> None:
+        """Have a pod kept by a ReplicaSet: when a node refuses it, another takes its place."""
+        name, labels = item["metadata"]["name"], {"kept": item["metadata"]["name"]}
+        metadata = {"labels": labels, "annotations": item["metadata"]["annotations"]}
+        sets = f"/apis/apps/v1/namespaces/{self.name}/replicasets"
+        spec = {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": metadata, "spec": item["spec"]},
+        }
+        await self.client.create(sets, {"metadata": {"name": name}, "spec": spec})
+
+    async def kept(self, name: str) -> Json:
+        """Wait until a pod that is kept runs; return it."""
+        found: Json = {}
+
+        async def runs() -> bool:
+            nonlocal found
+            listed = await self.client.get(self._pods, {"labelSelector": f"kept={name}"})
+            living = [item for item in listed["items"] if is_running(item)]
+            found = living[0] if living else {}
+            return bool(found)
+
+        try:
+            await until(runs, f"a pod of the ReplicaSet {self.name}/{name} runs")
+        except AssertionError as error:
+            described = await self._kubectl("describe", "pods", f"--selector=kept={name}")
+            raise AssertionError(f"{error}\n{described}") from None
+        return found
 
     async def open_gate(self, name: str) -> None:
         """Let the scheduler have a pod that was held back."""
@@ -111,7 +142,8 @@ class Namespace:
         """Delete pods and wait until the API server knows them no more."""
         how = {"gracePeriodSeconds": 0} if force else None
         for name in names:
-            await self.client.delete(f"{self._pods}/{name}", how)
+            with suppress(MissingError):  # somebody else was quicker
+                await self.client.delete(f"{self._pods}/{name}", how)
         await until(lambda: self._gone(names), f"{names} are gone")
 
     async def names(self) -> list[str]:
@@ -121,6 +153,7 @@ class Namespace:
 
     async def clear(self) -> None:
         """Delete every pod, and wait until their cards are free."""
+        await self.client.delete(f"/apis/apps/v1/namespaces/{self.name}/replicasets")
         names = await self.names()
         if names:
             await self.delete(*names)
@@ -161,8 +194,10 @@ class Namespace:
 
 
 def is_running(item: Json) -> bool:
-    """Return whether every container of a pod runs; sidecars too."""
+    """Return whether every container of a pod runs, sidecars too, and none is told to end."""
     status = item["status"]
+    if "deletionTimestamp" in item["metadata"]:
+        return False
     sidecars = {
         each["name"]
         for each in item["spec"].get("initContainers", ())

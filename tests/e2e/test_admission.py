@@ -424,3 +424,32 @@ async def test_the_certificate_is_changed_while_pods_are_created(world: Cluster)
             assert not await refusal(client, gpu_pod(f"slice-{number}", SLICE))
             changed = (await us.get(secret))["data"]["tls.crt"] not in (first, "c3BvaWx0")
             assert time.monotonic() < deadline, "never renewed"
+
+
+async def test_a_large_pod_of_somebody_else_costs_no_more_than_an_api_server_allows(
+    world: Cluster,
+) -> None:
+    """An expression that costs too much is a denial."""
+    item = gpu_pod(
+        "large",
+        {"cpu": "1"},
+        {f"example.org/annotation-{number}": "x" * 50 for number in range(1000)},
+        volumes=[
+            {"name": f"v{number}", "hostPath": {"path": "/data/./" * 20 + str(number)}}
+            for number in range(100)
+        ],
+    )
+    env = [{"name": f"VARIABLE_{number}", "value": "x"} for number in range(200)]
+    item["spec"]["containers"] = [
+        {**item["spec"]["containers"][0], "name": f"c{number}", "env": env} for number in range(50)
+    ]
+    async with webhooks(world), world.client(ALICE) as client:
+        await install_policies(world)
+
+        assert not await refusal(client, item)
+        for path in (f"{PODS}/large", f"{PODS}/large/status"):
+            change = {"metadata": {"annotations": {f"a/{n}": "b" for n in range(500)}}}
+            await client.patch(path, change)
+            await client.patch(
+                path, {"metadata": {"annotations": {f"a/{n}": None for n in range(9)}}}
+            )

@@ -572,7 +572,7 @@ def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:
         ).stderr
 
     wait_until(lambda: "vgpu.dev" in refusal(), "the webhooks are known")
-    site.made += [("pod", "probe"), ("pod", "asking")]
+    site.made.extend([("pod", "probe"), ("pod", "asking")])
     plain = site.kubectl("create", "-f", "-", stdin=json.dumps(PROBE))
     refused = site.kubectl("create", "-f", "-", stdin=json.dumps(asking))
     uninstalled = site.helm("uninstall", "vgpu", "--no-hooks")

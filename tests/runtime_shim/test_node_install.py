@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime_shim.host_namespace import IMAGE_ROOT
 from tests.runtime_shim.test_configure_editors import CONTAINERD_2
 from tests.testbed import REPOSITORY
 
@@ -38,6 +39,14 @@ unshare --mount --propagation private sh -c '
 read -r _ <"$ready"
 rm "$ready"
 "$@"
+"""
+
+# An agent as its lock and the kernel show it, while what follows runs.
+_AGENT = r"""
+mkdir -p "$1/var/agent"
+"$2" -c "import time; time.sleep(600)" vgpu-node-agent "$3" &
+printf '%s\n1.0.0\n' $! >"$1/var/agent/lock"
+shift 3; "$@"; exit $?
 """
 
 
@@ -101,6 +110,10 @@ class Node:
             text=True,
             timeout=90,
         )
+
+    def agent(self, word: str) -> tuple[str, ...]:
+        """Return what lets an agent run beside, with a word of its command line."""
+        return ("sh", "-c", _AGENT, "sh", str(self.folder), sys.executable, word)
 
     def done(self, *words: str, **options: str) -> str:
         result = self.run(*words, **options)  # type: ignore[arg-type]
@@ -273,6 +286,28 @@ def test_a_prefix_that_cannot_be_written_is_named(node: Node) -> None:
     assert f"cannot install below {node.prefix}" in refused.stderr
     assert "choose a prefix that is writable" in refused.stderr
     assert node.restarts == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--undo", "--force")])
+def test_a_node_of_the_debian_package_is_left_to_it(node: Node, words: tuple[str, ...]) -> None:
+    before = node.tree()
+
+    refused = node.run(*words, beside=node.agent("/usr/bin/vgpu-node-agent"))
+
+    assert refused.returncode == 1
+    assert "a vgpu-node-agent of another installation runs on this node" in refused.stderr
+    assert node.engine_file.read_text() == CONTAINERD_2
+    assert not node.prefix.exists()
+    assert {name for name in node.tree() if name not in before} == {
+        "run/vgpu/node-install.lock",
+        "var/agent/lock",
+    }
+
+
+def test_our_own_agent_is_in_nobodys_way(node: Node) -> None:
+    done = node.run(beside=node.agent(f"{IMAGE_ROOT}/usr/bin/python3"))
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_force_alone_is_wrong_usage(node: Node) -> None:

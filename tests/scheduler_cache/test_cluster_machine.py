@@ -81,6 +81,8 @@ class Pod:
     """What a leader was told to be accepted, by container name."""
     written: dict[str, str] = field(default_factory=dict)
     tampered: bool = False
+    again: bool = False
+    """Its kubelet runs the init containers again, which the API server does not know yet."""
 
 
 @dataclass
@@ -370,7 +372,8 @@ class ClusterMachine(RuleBasedStateMachine):
             node = source["spec"].get("nodeName")
             if node is None or source["status"]["phase"] not in ("Pending", "Running"):
                 continue
-            done = {each["name"] for each in source["status"]["initContainerStatuses"]}
+            done = {status["name"] for status in source["status"]["initContainerStatuses"]}
+            done = set() if each.again else done
             inits = [each["name"] for each in source["spec"]["initContainers"]]
             waiting = [name for name in inits if name not in done]
             names = waiting[:1] or [each["name"] for each in source["spec"]["containers"]]
@@ -385,10 +388,19 @@ class ClusterMachine(RuleBasedStateMachine):
         try:
             allocation = cluster.resolve("", node, identity(uid, name))
         except SchedulerCacheError:
+            if self.pods[uid].again:
+                self.the_kubelet_tells_of_init_containers(uid)
             return
         self.running[node].append(Container(uid, name, allocation))
+        if self.pods[uid].again:
+            self.the_kubelet_tells_of_init_containers(uid)
+            self.pods[uid].again = False
         if name != "first":
             self.write(uid, lambda each: each["status"].update(phase="Running"))
+
+    def the_kubelet_tells_of_init_containers(self, uid: str) -> None:
+        """Say that they have not finished, as after a start that failed."""
+        self.write(uid, lambda each: each["status"].update(initContainerStatuses=[]))
 
     def a_container_ends(self, data: st.DataObject) -> None:
         node = data.draw(st.sampled_from([name for name, each in self.running.items() if each]))
@@ -407,7 +419,10 @@ class ClusterMachine(RuleBasedStateMachine):
             self.write(ended.uid, lambda each: each["status"].update(phase="Succeeded"))
 
     @precondition(lambda self: self.pods)
-    @rule(data=st.data(), fate=st.sampled_from(["evicted", "deleting", "forced", "tampered"]))
+    @rule(
+        data=st.data(),
+        fate=st.sampled_from(["evicted", "deleting", "forced", "tampered", "sandbox"]),
+    )
     def somebody_meddles(self, data: st.DataObject, fate: str) -> None:
         """The kubelet calls a pod failed before it has ended it; people delete, force, rewrite."""
         # Those that run first: there is most to be lost.
@@ -425,6 +440,11 @@ class ClusterMachine(RuleBasedStateMachine):
             )
         elif fate == "forced":
             self.erase(uid)
+        elif fate == "sandbox":
+            # The pod's sandbox died: everything in it ends, and init containers run again.
+            for some in self.running.values():
+                some[:] = [each for each in some if each.uid != uid]
+            truth.again = bool(truth.source["spec"]["initContainers"])
         else:
             node = truth.source["spec"].get("nodeName")
             if node is None:

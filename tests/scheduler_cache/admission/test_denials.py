@@ -18,7 +18,7 @@ from tests.scheduler_cache.admission.reviews import (
     review,
     ruled,
 )
-from tests.scheduler_cache.kube_objects import container, container_of
+from tests.scheduler_cache.kube_objects import A, B, container, container_of
 
 NAME = "VGPU_CONTAINER_UUID"
 UUID = "aaaaaaaa-bbbb-4333-8444-555555555555"
@@ -82,6 +82,32 @@ def test_a_request_that_means_nothing_or_two_things_is_denied(
     limits: dict[str, str], annotations: dict[str, str], words: str
 ) -> None:
     assert words in denial(new_pod(container_of("main", limits), annotations=annotations))
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "words"),
+    [
+        ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/use-uuid": "0"}, "named GPU-… or MIG-…"),
+        ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/use-uuid": f"{A}, gpu-1"}, "'gpu-1'"),
+        ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/use-uuid": "!x"}, "'x'"),
+        ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/use-uuid": f"{A}::3"}, f"own name is {A}"),
+        ({"nvidia.com/gpumem": "1"}, {"nvidia.com/use-gpuuuid": "1,2"}, "named GPU-… or MIG-…"),
+        (
+            {"vgpu.dev/memory": "1Gi", "vgpu.dev/count": "2"},
+            {"vgpu.dev/use-uuid": f"{A},{A},!{B}"},
+            "fewer than the 2 cards",
+        ),
+        ({"vgpu.dev/memory": "1Gi"}, {"vgpu.dev/use-uuid": f"{A},!{B},"}, ""),
+        ({"vgpu.dev/memory": "1Gi", "vgpu.dev/count": "2"}, {"vgpu.dev/use-uuid": f"!{A}"}, ""),
+    ],
+)
+def test_a_list_of_cards_that_no_node_has_is_denied(
+    limits: dict[str, str], annotations: dict[str, str], words: str
+) -> None:
+    denied = denial(new_pod(container_of("main", limits), annotations=annotations))
+
+    assert words in denied
+    assert bool(denied) is bool(words)
 
 
 def test_a_denial_is_one_sentence_with_field_value_rule_and_remedy() -> None:
