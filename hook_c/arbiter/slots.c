@@ -70,42 +70,49 @@ static bool is_active(const struct slots_tenant *tenant, uint64_t now_ns)
 	return now_ns < tenant->queue_end_ns + SLOTS_IDLE_NS;
 }
 
-/* Owners pay for the time until now. */
-static void settle(struct slots *slots, const struct slots_group *group, uint64_t now_ns)
+/* Owners pay for the time until now, also for what they take beyond their turn. */
+static void settle(struct slots *slots, struct slots_group *group, uint64_t now_ns)
 {
+	uint64_t turn_ends_ns = group->is_open ? now_ns : least(now_ns, group->slot_end_ns);
+	uint64_t most_in_turn = 0;
+	uint64_t most_behind = 0;
+
 	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
 		struct slots_tenant *tenant = &slots->tenant[i];
 
-		if (!is_in(tenant, group) || !tenant->is_owner || now_ns <= tenant->charged_ns)
+		if (!is_in(tenant, group))
 			continue;
+		most_behind = most(most_behind, 2 * SLOTS_QUANTUM_NS * 100 / tenant->weight);
+		if (!tenant->is_owner || now_ns <= tenant->charged_ns)
+			continue;
+		most_in_turn = most(most_in_turn,
+				    less(turn_ends_ns, tenant->charged_ns) * 100 / tenant->weight);
 		tenant->virtual_ns += (now_ns - tenant->charged_ns) * 100 / tenant->weight;
 		tenant->held_ns += now_ns - tenant->charged_ns;
 		tenant->charged_ns = now_ns;
 	}
+	/* A turn without an end may be long, and counts as a whole. */
+	group->behind_ns = most(least(group->behind_ns + most_in_turn, most_behind),
+				group->is_open ? most_in_turn : 0);
 }
 
 /* The group's virtual time is that of its least served owner: who has slept may not have saved it
- * up. It gets there no sooner than by the time that has passed, or an owner that is far ahead, for
- * a kernel much longer than its turn, would be forgiven that when the others rest for a moment. */
-static void move_on(const struct slots *slots, struct slots_group *group, uint64_t now_ns)
+ * up. It moves on by what owners had in their turns, and not by what one took beyond: that would be
+ * forgiven, once the others rest for a moment. */
+static void move_on(const struct slots *slots, struct slots_group *group)
 {
-	const struct slots_tenant *least_served = NULL;
+	uint64_t least_served = EVER;
 
-	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
-		const struct slots_tenant *tenant = &slots->tenant[i];
-
-		if (is_in(tenant, group) && tenant->is_owner &&
-		    (least_served == NULL || tenant->virtual_ns < least_served->virtual_ns))
-			least_served = tenant;
-	}
-	if (least_served == NULL)
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
+			least_served = least(least_served, slots->tenant[i].virtual_ns);
+	if (least_served == EVER)
 		return;
 
-	uint64_t passed = less(now_ns, group->moved_ns) * 100 / least_served->weight;
+	uint64_t moves = least(less(least_served, group->virtual_ns), group->behind_ns);
 
-	group->moved_ns = now_ns;
-	group->virtual_ns = most(group->virtual_ns,
-				 least(least_served->virtual_ns, group->virtual_ns + passed));
+	group->virtual_ns += moves;
+	group->behind_ns -= moves;
 }
 
 /* Who is so far ahead gets no time that the others leave, unless they leave it for longer: its next
@@ -195,7 +202,7 @@ static void grant(struct slots *slots, struct slots_group *group, const bool cho
 		tenant->is_owner = chosen[i];
 		tenant->grant_until_ns = chosen[i] ? group->slot_end_ns : 0;
 	}
-	move_on(slots, group, now_ns);
+	move_on(slots, group);
 }
 
 /* The owners' queues as they predict them: when the last of them is dry. */
@@ -315,7 +322,7 @@ static uint64_t step_group(struct slots *slots, struct slots_group *group, uint6
 	if (others_want) {
 		if (group->is_open) {
 			settle(slots, group, now_ns);
-			move_on(slots, group, now_ns);
+			move_on(slots, group);
 			/* Who was away takes the cards back as one who is due now, no sooner. */
 			close_owners(slots, group, now_ns);
 			return hand_over(slots, group, now_ns);

@@ -55,8 +55,8 @@ struct slots_group {
 	uint64_t drain_ns;     /* since when the owners' queues are awaited; 0: they are not */
 	uint64_t due_ns;       /* when they should have run dry */
 	uint64_t virtual_ns;
-	uint64_t moved_ns; /* when that was last moved on */
-	bool is_open;      /* the turn has no end */
+	uint64_t behind_ns; /* by which it may be behind, at most */
+	bool is_open;       /* the turn has no end */
 };
 
 struct slots {

@@ -586,6 +586,22 @@ static void test_processes_of_a_container_share_its_balance(void)
 	CHECK(sum >= 30);
 }
 
+/* One number for each card that there may be; the program uses one. */
+static void test_a_developers_limit_has_no_windows(void)
+{
+	begin();
+	contain(0, 25, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	program[0].tenant.limits.file = NULL;
+	program[0].tenant.limits.count = VGPU_MAX_DEVICES;
+	for (unsigned int i = 0; i < VGPU_MAX_DEVICES; i++)
+		program[0].tenant.limits.card[i].cores_percent = 25;
+	sim_run(RUN_NS);
+	CHECK(is_near("a developer's 25 %", share(0, RUN_NS), 25, 1));
+	CHECK(sim_longest_stall_ns(0) < 4 * SIM_MS);
+	CHECK(usage[0].turn[0].window_end_ns == 0);
+}
+
 static void test_a_changed_limit_is_heeded(void)
 {
 	begin();
@@ -680,6 +696,30 @@ static void test_burst_uses_what_is_idle_and_gives_it_back(void)
 	before_ns = busy_ns(0);
 	sim_run(5000 * SIM_MS);
 	CHECK(is_near("burst, with another", (double)(busy_ns(0) - before_ns) / 5e7, 30, 2));
+}
+
+/* Pauses of 3 ms after each 2 ms of work: what they leave is not lost, nor saved up. */
+static void test_burst_uses_what_short_pauses_leave(void)
+{
+	static const uint64_t lengths_us[] = {20, 200, 5000};
+
+	for (unsigned int i = 0; i < 3; i++) {
+		begin();
+		contain(0, 30, 0);
+		limits[0].dev[0].mode = VGPU_MODE_BURST;
+		limits[0].dev[0].cores_max_percent = 100;
+		contain(1, 70, 0);
+		start((struct program){.kernel_ns = lengths_us[i] * SIM_US}, 0);
+		start((struct program){.container = 1,
+				       .kernel_ns = 200 * SIM_US,
+				       .burst = 10,
+				       .pause_ns = 3 * SIM_MS},
+		      0);
+		start_arbiter();
+		sim_run(RUN_NS);
+		CHECK(share(0, RUN_NS) > 55);
+		CHECK(share(1, RUN_NS) > 24); /* of 39 alone */
+	}
 }
 
 static void test_without_the_arbiter_nobody_gets_more(void)
@@ -872,10 +912,12 @@ int main(void)
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);
 	RUN(test_processes_of_a_container_share_its_balance);
+	RUN(test_a_developers_limit_has_no_windows);
 	RUN(test_a_changed_limit_is_heeded);
 	RUN(test_containers_get_what_they_were_promised);
 	RUN(test_a_hard_share_leaves_the_rest_idle);
 	RUN(test_burst_uses_what_is_idle_and_gives_it_back);
+	RUN(test_burst_uses_what_short_pauses_leave);
 	RUN(test_without_the_arbiter_nobody_gets_more);
 	RUN(test_a_stopped_owner_does_not_keep_the_card);
 	RUN(test_collectives_get_on_under_a_limit);
