@@ -128,7 +128,10 @@ class ExtenderService:
 
     async def _preempt(self, body: bytes) -> tuple[str, bytes]:
         asked = messages.preemption_asked(body)
-        found = self._extender.preempt(asked.pod, asked.victims)
+        found = {}
+        for name, victims in asked.victims.items():
+            found |= self._extender.preempt(asked.pod, {name: victims})
+            await asyncio.sleep(0)  # a node may take some ms, and others want answers
         return "helps" if found else "helps_nowhere", messages.preemption_result(found)
 
     async def _bind(self, body: bytes) -> tuple[str, bytes]:
