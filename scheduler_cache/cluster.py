@@ -409,6 +409,12 @@ class Cluster:
         more.nodes |= deltas.nodes
         return self._reservation(record), more
 
+    def hold(self, uid: str, now_ns: int) -> None:
+        """Let a reservation last on: its Binding is being written, and may yet be accepted."""
+        record = self._records.get(uid)
+        if record is not None and record.assumed is not None:
+            record.assumed = replace(record.assumed, expires_ns=now_ns + 2 * self._assume_ns)
+
     def confirm(self, uid: str, now_ns: int) -> Deltas:
         """Take that the API server accepted the Binding: the allocation is acknowledged, tell the
         node.

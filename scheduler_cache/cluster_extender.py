@@ -32,7 +32,7 @@ from scheduler_cache.errors import (
     SchedulerCacheError,
 )
 from scheduler_cache.extender import messages
-from scheduler_cache.extender.messages import BindingAsked
+from scheduler_cache.extender.messages import BindingAsked, Victims
 from scheduler_cache.extender.verbs import Extender
 from scheduler_cache.https import Answer, Handler
 from scheduler_cache.kube.client import KubeClient
@@ -128,7 +128,10 @@ class ExtenderService:
 
     async def _preempt(self, body: bytes) -> tuple[str, bytes]:
         asked = messages.preemption_asked(body)
-        found = self._extender.preempt(asked.pod, asked.victims)
+        found: dict[str, Victims] = {}
+        for name, victims in asked.victims.items():
+            found |= self._extender.preempt(asked.pod, {name: victims})
+            await asyncio.sleep(0)  # a node may take some ms, and others want answers
         return "helps" if found else "helps_nowhere", messages.preemption_result(found)
 
     async def _bind(self, body: bytes) -> tuple[str, bytes]:

@@ -23,7 +23,7 @@ from scheduler_cache.cluster_upkeep import Upkeep
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.errors import NotLeaderError, NotYetError, SchedulerCacheError
 from scheduler_cache.kube.client import Backoff, KubeClient
-from scheduler_cache.kube.errors import ApiError, ConflictError, KubeError, MissingError
+from scheduler_cache.kube.errors import ApiError, KubeError, MissingError
 from scheduler_cache.kube.leader import Election
 from scheduler_cache.pod import Pod
 
@@ -175,12 +175,15 @@ class Leader:
         uid = pod.uid
         path = _path(pod)
         body = _binding(pod, reservation.node_name, reservation.annotations)
+        # Longer than a request may take: to lapse meanwhile would give the cards away twice.
+        self._cluster.hold(uid, self._now_ns())
         try:
             await self._client.create(f"{path}/binding", body)
-        except (ConflictError, MissingError) as error:
-            await self._settle_refusal(uid, path, reservation, error)
+        except MissingError as error:
+            self._abandon(uid, error)
         except ApiError as error:
-            if error.code >= 500 or error.code == 429:
+            # A conflict may be our own Binding, whose answer an earlier try lost.
+            if error.code >= 500 or error.code in (409, 429):
                 await self._settle_doubt(uid, path, reservation, error)
             else:
                 self._abandon(uid, error)
@@ -237,23 +240,13 @@ class Leader:
 
     # Binding
 
-    async def _settle_refusal(
-        self, uid: str, path: str, reservation: Reservation, error: ApiError
-    ) -> None:
-        """A conflict may be our own Binding, whose answer an earlier try lost."""
-        if isinstance(error, MissingError):
-            self._abandon(uid, error)
-        elif await self._is_ours(uid, path, reservation):
-            self._confirm(uid, "found")
-        else:
-            self._abandon(uid, error)
-
     async def _settle_doubt(
         self, uid: str, path: str, reservation: Reservation, error: KubeError
     ) -> None:
         """The Binding may or may not have been accepted: look at the pod."""
         backoff = Backoff(0.05, 1.0)
         while True:
+            self._cluster.hold(uid, self._now_ns())
             try:
                 ours = await self._is_ours(uid, path, reservation)
                 break

@@ -102,6 +102,13 @@ REQUESTS = {
     "two containers": asked(
         Request(memory=(amount(30),), cores_percent=(30,)), Request(memory=(amount(8),))
     ),
+    "two containers of two unequal cards, one of them in percent": asked(
+        Request(count=2, memory=(amount(20), amount(4)), cores_percent=(30, 10)),
+        Request(count=2, memory=(MemoryAmount(percent=20), MemoryAmount(percent=5))),
+    ),
+    "seven different amounts": asked(
+        Request(count=7, memory=tuple(map(amount, (2, 3, 4, 5, 6, 7, 8))))
+    ),
     "init and main container, two cards each": asked(
         Request(count=2, memory=(amount(30),)), Request(count=2, memory=(amount(16),)), init=True
     ),

@@ -7,7 +7,7 @@ creates a pod is told of a mistake instead of getting what was not meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_cache.admission.podspec import (
@@ -21,25 +21,13 @@ from scheduler_cache.admission.review import DeniedError, Json
 from scheduler_cache.admission.rules import Rules
 from scheduler_cache.dialects.dialect import Dialect, DialectError, PodRequest, Vocabulary, matches
 from scheduler_cache.dialects.fields import card_uuid
-from scheduler_cache.dialects.hami import COUNT as BARE_GPU
-from scheduler_cache.dialects.native import (
-    CARD_POLICY,
-    COMPUTE_MODE,
-    CORES,
-    COUNT,
-    DEVICES,
-    MEMORY,
-    MEMORY_PERCENT,
-    USE_MODEL,
-    USE_UUID,
-)
+from scheduler_cache.dialects.native import CORES, COUNT, MEMORY, MEMORY_PERCENT, NATIVE
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import Request
 from scheduler_cache.pod import Pod, pod_of
 from scheduler_cache.quantity import whole_number
 
 _OUR_RESOURCES = (COUNT, MEMORY, MEMORY_PERCENT, CORES)
-_OUR_ANNOTATIONS = (DEVICES, CARD_POLICY, COMPUTE_MODE, USE_MODEL, USE_UUID)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +57,8 @@ def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:
     Raises DeniedError.
     """
     containers = containers_of(source)
-    texts_of(source, "annotations"), texts_of(source, "labels")
+    for key in ("annotations", "labels"):
+        texts_of(source, key)  # raises where one is no text, which a codec takes as absent
     named = {each.name: resources_of(each) for each in containers}
     pod = pod_seen(source, namespace)
     spoken = [each for each in rules.dialects if each.asks(pod)]
@@ -89,21 +78,19 @@ def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:
                 "remove them"
             )
         return None
-    _check_bare(request, named)
+    names = rules.dialects.get(request.dialect).vocabulary
+    _check_shared(names, request, named)
     for name, asked in request.containers.items():
         _check_cards(name, asked)
     asking = tuple(each for each in containers if each.name in request.containers)
-    dialect = rules.dialects.get(request.dialect)
     warnings = [
-        text
-        for each in asking
-        for text in _defaults(dialect.vocabulary, request, each, named[each.name])
+        text for each in asking for text in _defaults(names, request, each, named[each.name])
     ]
+    known = rules.dialects.native.vocabulary.annotations
     warnings += [
-        f"{key} is no annotation of vgpu.dev and means nothing; known are "
-        f"{', '.join(_OUR_ANNOTATIONS)}"
+        f"{key} is no annotation of vgpu.dev and means nothing; known are {', '.join(known)}"
         for key in pod.annotations
-        if key.startswith("vgpu.dev/") and key not in _OUR_ANNOTATIONS and not rules.own(key)
+        if key.startswith("vgpu.dev/") and key not in known and not rules.own(key)
     ]
     return Asked(request=request, containers=asking, warnings=tuple(warnings))
 
@@ -116,7 +103,7 @@ def _check_names(
     found = {name: text for name, text in named.items() if matches(name, names.resources)}
     for name, text in found.items():
         field = f"{name} of container {container.name!r}"
-        if dialect.name == "native" and name not in _OUR_RESOURCES:
+        if dialect.name == NATIVE and name not in _OUR_RESOURCES:
             raise _denied(
                 field, text, "there is no such resource", f"use {', '.join(_OUR_RESOURCES)}"
             )
@@ -149,16 +136,17 @@ def _check_names(
         )
 
 
-def _check_bare(request: PodRequest, named: dict[str, Json]) -> None:
-    """Refuse `nvidia.com/gpu` alone beside containers of HAMi's dialect: whose card is it?"""
-    for name, resources in named.items():
-        if request.dialect == "hami" and BARE_GPU in resources and name not in request.containers:
-            raise _denied(
-                f"{BARE_GPU} of container {name!r}",
-                str(resources[BARE_GPU]),
-                "beside containers that name memory it must be clear whose card is meant",
-                "add nvidia.com/gpumem-percentage: 100 for a whole card",
-            )
+def _check_shared(names: Vocabulary, request: PodRequest, named: Mapping[str, Json]) -> None:
+    """Refuse a resource of two systems that stands alone beside containers of one: whose is it?"""
+    for container_name, resources in named.items():
+        for name in names.shared_resources:
+            if name in resources and container_name not in request.containers:
+                raise _denied(
+                    f"{name} of container {container_name!r}",
+                    str(resources[name]),
+                    "beside containers that name memory it must be clear whose card is meant",
+                    f"name memory there as well, such as {names.resources[0]}",
+                )
 
 
 def _check_cards(name: str, request: Request) -> None:

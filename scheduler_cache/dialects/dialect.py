@@ -122,6 +122,8 @@ class Vocabulary:
     cores: tuple[str, ...] = ()
     """Those of `resources` of which 0 means that nothing is limited; of the others it is a
     mistake."""
+    shared_resources: tuple[str, ...] = ()
+    """What belongs to the dialect only beside one of `resources`, and alone to another system."""
     annotations: tuple[str, ...] = ()
     """What a pod's author writes; they belong to the request, so that they never change."""
     asking_annotations: tuple[str, ...] = ()

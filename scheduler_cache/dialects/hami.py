@@ -94,6 +94,7 @@ class Hami(Dialect):
         return Vocabulary(
             resources=(*_ASKING, COUNT) if self.claim_bare_gpu else _ASKING,
             cores=(CORES,),
+            shared_resources=() if self.claim_bare_gpu else (COUNT,),
             annotations=(USE_TYPE, NO_TYPE, USE_UUID, NO_UUID),
             decision_annotations=(
                 *(NODE, TIME, TO_ALLOCATE, ALLOCATED),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
@@ -87,11 +87,35 @@ class Cards:
             allowed &= np.array(by_model or [False])[self.model]
         return allowed
 
+    def some(self, nodes: Places) -> Cards:
+        """Return some of the columns, by their places among these, in ascending order."""
+        return replace(
+            self,
+            columns=self.columns[nodes],
+            views=[self.views[i] for i in nodes.tolist()],
+            **{name: getattr(self, name)[:, nodes] for name in _ARRAYS},
+        )
+
     def _set(self, mask: Mask, uuid: str, value: bool) -> None:
         row, column = self.places.get(uuid, (0, -1))
         at = int(np.searchsorted(self.columns, column))
         if at < len(self.columns) and self.columns[at] == column:
             mask[row, at] = value
+
+
+_ARRAYS = (
+    "valid",
+    "healthy",
+    "overbooked",
+    "held",
+    "used",
+    "memory",
+    "free_memory",
+    "free_cores",
+    "free_slots",
+    "model",
+    "refusal",
+)
 
 
 class CardTable:

@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -72,9 +71,16 @@ class VectorFit:
             fits &= self._fits_one(request, self._free)
         if not fits.any():
             return fits
-        if not _comparable(requests):
+        if any(len(set(each.demands)) > _MOST_DIFFERENT for each in requests):
             return self._one_by_one(shape, fits)
-        return self._fits_several(shape, fits)
+        # Who chooses first depends on the node's largest card, of which a cluster has a few sizes.
+        cards = self._cards
+        offered = cards.valid & (cards.refusal == 0)
+        largest = np.where(offered, cards.memory, 0).max(axis=0, initial=0)
+        for size in np.unique(largest[fits]).tolist():
+            some = np.flatnonzero(fits & (largest == size))
+            fits[some] = self._of(some)._fits_several(shape, size)
+        return fits
 
     def scores(self, shape: Shape) -> Scores:
         """Return how well each node that fits suits the policy, 0..10.
@@ -111,55 +117,51 @@ class VectorFit:
             hopeful &= takes.sum(axis=0, dtype=np.int16) >= request.count
         return hopeful
 
-    def _fits_several(self, shape: Shape, fits: Mask) -> Mask:
-        """Place container after container as `place_pod` does, on every node at once."""
+    def _of(self, nodes: NDArray[np.int64]) -> VectorFit:
+        """Return the same for some of the nodes."""
+        return VectorFit(self._cards.some(nodes), self._default)
+
+    def _fits_several(self, shape: Shape, largest_bytes: int) -> Mask:
+        """Place the containers as `place_pod` does, on nodes whose largest cards are equal."""
+        fits = np.ones(len(self._cards), np.bool_)
         order = [i for i, (kind, _) in enumerate(shape.parts) if kind is not ContainerKind.INIT]
-        order.sort(key=lambda i: _size(shape.parts[i][1]), reverse=True)
+        order.sort(
+            key=lambda i: max(_size(each, largest_bytes) for each in shape.parts[i][1].demands),
+            reverse=True,
+        )
         left = self._free.copy()
-        chosen: dict[int, Mask] = {}
+        chosen: dict[int, list[Mask]] = {}
         for i in order:
             request = shape.parts[i][1]
-            fits = fits & self._fits_one(request, left)
-            chosen[i] = self._choose(request, left)
+            fits &= self._fits_one(request, left)
+            chosen[i] = self._choose(request, left, largest_bytes)
             self._take(request, chosen[i], left)
         beside = self._free.copy()
         for i, (kind, request) in enumerate(shape.parts):
             if kind is ContainerKind.SIDECAR:
                 self._take(request, chosen[i], beside)
             elif kind is ContainerKind.INIT:
-                fits = fits & self._fits_one(request, beside)
+                fits &= self._fits_one(request, beside)
         return fits
 
     def _fits_one(self, request: Request, free: _Free) -> Mask:
-        """Return which nodes give one container all its cards.
-
-        With unequal amounts by Hall's theorem: every set of demands must find as many cards that
-        take one of them.
-        """
+        """Return which nodes give one container all its cards."""
         different = list(dict.fromkeys(request.demands))
         takes = [self._takes(request, demand, free) for demand in different]
-        if len(different) == 1:
-            if request.count == 1:
-                return np.asarray(takes[0].any(axis=0))
-            return np.asarray(takes[0].sum(axis=0, dtype=np.int16) >= request.count)
         if len(different) > _MOST_DIFFERENT:
             return self._fits_many(request, free)
         numbers = [request.demands.count(demand) for demand in different]
-        fits = np.ones(len(self._cards), np.bool_)
-        for size in range(1, len(different) + 1):
-            for some in combinations(range(len(different)), size):
-                together = np.logical_or.reduce([takes[i] for i in some])
-                fits &= together.sum(axis=0, dtype=np.int16) >= sum(numbers[i] for i in some)
-        return fits
+        return _enough(takes, numbers)
 
     def _fits_many(self, request: Request, free: _Free) -> Mask:
-        """Return the same for many different amounts, node by node."""
+        """Return the same for many different amounts, once for all nodes alike."""
         takes = np.stack([self._takes(request, demand, free) for demand in request.demands])
-        possible: Mask = np.asarray(takes.any(axis=1).all(axis=0))
-        for at in np.flatnonzero(possible).tolist():
-            options = [np.flatnonzero(takes[i, :, at]).tolist() for i in range(request.count)]
-            possible[at] = assign(options, range(len(options))) is not None
-        return possible
+        alike, same = np.unique(takes, axis=2, return_inverse=True)
+        fits = np.zeros(alike.shape[2], np.bool_)
+        for at in np.flatnonzero(alike.any(axis=1).all(axis=0)).tolist():
+            options = [np.flatnonzero(alike[i, :, at]).tolist() for i in range(request.count)]
+            fits[at] = assign(options, range(len(options))) is not None
+        return np.asarray(fits[same.reshape(-1)])
 
     def _takes(self, request: Request, demand: Demand, free: _Free) -> Mask:
         """Return which cards take one demand."""
@@ -178,30 +180,59 @@ class VectorFit:
     def _need(self, demand: Demand) -> Bytes:
         return needs(self._cards, demand)
 
-    def _choose(self, request: Request, free: _Free) -> Mask:
-        """Return the cards that `fit.place` would choose for equal demands."""
-        takes = self._takes(request, request.demands[0], free)
+    def _choose(self, request: Request, free: _Free, largest_bytes: int) -> list[Mask]:
+        """Return the cards that `fit.place` would choose, for each demand; on nodes where the
+        container does not fit, anything.
+        """
         spread = policy_of(request, self._default) is CardPolicy.SPREAD
-        rank = np.where(takes, -free.memory if spread else free.memory, np.iinfo(np.int64).max)
-        chosen = np.zeros(takes.shape, np.bool_)
         # Stable: among cards with as much free the smaller UUID comes first.
-        if request.count == 1:
-            chosen[rank.argmin(axis=0), np.arange(takes.shape[1])] = True
-        else:
-            order = np.argsort(rank, axis=0, kind="stable")[: request.count]
-            np.put_along_axis(chosen, order, True, axis=0)
-        return chosen & takes
+        order = np.argsort(-free.memory if spread else free.memory, axis=0, kind="stable")
+        demands = request.demands
+        takes = {
+            demand: np.take_along_axis(self._takes(request, demand, free), order, axis=0)
+            for demand in dict.fromkeys(demands)
+        }
+        rows = sorted(
+            range(len(demands)), key=lambda i: _size(demands[i], largest_bytes), reverse=True
+        )
+        taken = np.zeros(order.shape, np.bool_)
+        chosen = [np.zeros(order.shape, np.bool_) for _ in demands]
+        for place, row in enumerate(rows):
+            rest = [demands[i] for i in rows[place + 1 :]]
+            undecided = np.ones(order.shape[1], np.bool_)
+            for card in range(order.shape[0]):
+                picks = undecided & takes[demands[row]][card] & ~taken[card]
+                if len(takes) > 1 and rest and picks.any():
+                    picks &= self._leaves_enough(rest, takes, taken, card)
+                chosen[row][card] = picks
+                taken[card] |= picks
+                undecided &= ~picks
+        back = np.argsort(order, axis=0)
+        return [np.take_along_axis(each, back, axis=0) for each in chosen]
 
-    def _take(self, request: Request, chosen: Mask, free: _Free) -> None:
-        demand = request.demands[0]
-        cores = 100 if request.whole_cards else demand.cores_percent or 0
-        free.memory -= np.where(chosen, self._need(demand), 0)
-        free.cores -= np.where(chosen, np.int32(cores), np.int32(0))
-        free.slots -= chosen
-        free.used |= chosen
-        free.ready &= free.slots >= 1
-        if policy_of(request, self._default) is CardPolicy.EXCLUSIVE:
-            free.ready &= ~chosen
+    def _leaves_enough(
+        self, rest: list[Demand], takes: dict[Demand, Mask], taken: Mask, card: int
+    ) -> Mask:
+        """Return where the rest of the demands still find cards once one card more is taken."""
+        free = ~taken
+        free[card] = False
+        different = list(dict.fromkeys(rest))
+        return _enough(
+            [takes[demand] & free for demand in different],
+            [rest.count(demand) for demand in different],
+        )
+
+    def _take(self, request: Request, chosen: list[Mask], free: _Free) -> None:
+        exclusive = policy_of(request, self._default) is CardPolicy.EXCLUSIVE
+        for demand, cards in zip(request.demands, chosen, strict=True):
+            cores = 100 if request.whole_cards else demand.cores_percent or 0
+            free.memory -= np.where(cards, self._need(demand), 0)
+            free.cores -= np.where(cards, np.int32(cores), np.int32(0))
+            free.slots -= cards
+            free.used |= cards
+            free.ready &= free.slots >= 1
+            if exclusive:
+                free.ready &= ~cards
 
     def _one_by_one(self, shape: Shape, nodes: Mask) -> Mask:
         fits = nodes.copy()
@@ -227,12 +258,22 @@ def _choosy(request: Request) -> bool:
     return bool(request.uuids or request.models)
 
 
-def _comparable(requests: Iterable[Request]) -> bool:
-    """Return whether each has equal demands, and their sizes compare alike on any card."""
-    requests = list(requests)
-    kinds = {bool(demand.memory.bytes) for each in requests for demand in each.demands}
-    return len(kinds) == 1 and all(len(set(each.demands)) == 1 for each in requests)
+def _enough(takes: list[Mask], numbers: list[int]) -> Mask:
+    """Return which nodes have distinct cards for so many of each demand.
+
+    By Hall's theorem: every set of demands must find as many cards that take one of them.
+    """
+    if len(takes) == 1:
+        if numbers[0] == 1:
+            return np.asarray(takes[0].any(axis=0))
+        return np.asarray(takes[0].sum(axis=0, dtype=np.int16) >= numbers[0])
+    fits = np.ones(takes[0].shape[1], np.bool_)
+    for size in range(1, len(takes) + 1):
+        for some in combinations(range(len(takes)), size):
+            together = np.logical_or.reduce([takes[i] for i in some])
+            fits &= together.sum(axis=0, dtype=np.int16) >= sum(numbers[i] for i in some)
+    return fits
 
 
-def _size(request: Request) -> int:
-    return max(demand.memory.bytes or demand.memory.percent for demand in request.demands)
+def _size(demand: Demand, largest_bytes: int) -> int:
+    return demand.memory.bytes or largest_bytes * demand.memory.percent // 100

@@ -500,7 +500,8 @@ def test_nobody_loses_to_a_pod_whose_end_only_the_leader_has_heard(terminal: boo
     follower.apply(old)
     ended = copy.deepcopy(old)
     ended["status"] = {**ended.get("status", {}), "phase": "Failed"}
-    ended["metadata"]["resourceVersion"] = "1000"
+    # Newer than whatever else was made in this process.
+    ended["metadata"]["resourceVersion"] = str(10**12)
     for world in (leader, follower):
         world.apply(ended)
         if not terminal:

@@ -108,6 +108,20 @@ def test_a_reservation_on_another_node_replaces_the_first() -> None:
     assert (world.used(A), world.used(B, OTHER)) == ((0, 0, 0), (3, 0, 1))
 
 
+def test_a_reservation_whose_binding_is_being_written_does_not_lapse() -> None:
+    world = World(gpu(A), assume_seconds=30)
+    world.apply(pod("p1", container(memory="3Gi")))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+
+    for _ in range(4):
+        world.cluster.hold("p1", world.now)
+        world.wait(45)
+        assert world.used(A)[0] == 3
+
+    world.wait(30)
+    assert world.used(A)[0] == 0
+
+
 # Init containers
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -295,6 +296,43 @@ def test_the_columns_say_what_placing_says(
         assert fits or (result.failed | result.unresolvable)[view.name]
     chosen = nodes.prioritize(Shape.of(pod, pod_request), result.fitting)
     assert all(0 <= score <= 10 for score in chosen)
+
+
+MANY = st.lists(st.integers(1, 8), min_size=6, max_size=7, unique=True)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    cards=st.lists(st.lists(CARDS, min_size=6, max_size=8), min_size=1, max_size=3),
+    gib=MANY,
+    beside=st.booleans(),
+)
+def test_many_different_amounts_fit_where_placing_places_them(
+    cards: list[list[tuple[Card, CardUse]]], gib: list[int], beside: bool
+) -> None:
+    views = [
+        node_view(
+            f"n{i}",
+            *((replace(card, uuid=f"GPU-{i}{j}"), use) for j, (card, use) in enumerate(each)),
+        )
+        for i, each in enumerate(cards)
+    ]
+    pod, asked = asking(request(*gib), *([request(1)] if beside else []))
+    nodes = NodeFit()
+    for view in views:
+        nodes.update(view)
+
+    assert set(nodes.filter(Shape.of(pod, asked)).fitting) == {
+        view.name for view in views if placed(pod, asked, view)
+    }
+
+
+def placed(pod: Pod, asked: PodRequest, view: NodeView) -> bool:
+    try:
+        place_pod(pod, asked, view)
+    except NoRoomError:
+        return False
+    return True
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

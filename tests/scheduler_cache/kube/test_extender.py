@@ -447,3 +447,22 @@ async def test_nobody_is_considered_where_that_is_switched_off(site: Site) -> No
 
 def replica_keyring(site: Site) -> Keyring:
     return site.config().kubernetes.keyring()
+
+
+async def test_preempt_names_who_holds_the_slices_on_each_node(site: Site) -> None:
+    async with cluster(site) as (replica, scheduler):
+        urgent = await make_full(site, scheduler)
+        await until(lambda: replica.cluster.record(urgent["metadata"]["uid"]) is not None)
+        low = site.server.objects[PODS]["default", "low"]["metadata"]["uid"]
+        offered = {"Pods": [{"UID": "eats-cpu"}], "NumPDBViolations": 1}
+
+        found = await scheduler.ask(
+            "preempt", {"Pod": urgent, "NodeNameToMetaVictims": {"n1": offered, "n2": offered}}
+        )
+
+    # On n2 a pod of equal priority holds the card.
+    assert found == {
+        "NodeNameToMetaVictims": {
+            "n1": {"Pods": [{"UID": "eats-cpu"}, {"UID": low}], "NumPDBViolations": 1}
+        }
+    }

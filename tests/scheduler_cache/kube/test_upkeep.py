@@ -11,7 +11,8 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from scheduler_cache.cluster_server import Running
-from scheduler_cache.errors import NoRoomError
+from scheduler_cache.errors import NoRoomError, NotLeaderError
+from scheduler_cache.node_view import Notice
 from scheduler_cache.record import Record
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.kube.clusters import PODS, until
@@ -145,6 +146,40 @@ async def test_a_chore_that_fails_is_done_later(site: Site) -> None:
         await until(lambda: replica.leader.upkeep.chores.failures >= 1)
 
         await until(lambda: labelled(site), "labelled in the end")
+
+
+async def test_a_leader_that_was_deposed_meanwhile_writes_nothing(site: Site) -> None:
+    """Each write looks at the Lease once more, however long its chore has waited."""
+
+    def deposed() -> int:
+        raise NotLeaderError("another leads")
+
+    async with one_node(site, A) as (replica, _):
+        uid = await bind(site, replica, asking("p1"))
+        await until(lambda: labelled(site), "labelled")
+        await until(lambda: len(replica.leader.upkeep.chores) == 0)
+        upkeep, view = replica.leader.upkeep, replica.cluster.view("n1")
+        record = replica.cluster.record(uid)
+        assert view is not None
+        assert record is not None
+        owner = view.evict[uid] = record.owner("")
+        path = "/api/v1/namespaces/default/pods/p1"
+        upkeep._check = deposed
+        writes = [
+            upkeep._evict(owner),
+            upkeep._tell("n1", Notice("Orphan", "it runs")),
+            upkeep._patch_node("n1", {"labels": {"a": "b"}}),
+            upkeep._patch_pod(path, {"metadata": {"uid": uid}}, {"a": "b"}),
+        ]
+        before = len(site.server.requests)
+
+        for write in writes:
+            with pytest.raises(NotLeaderError):
+                await write
+
+        assert [
+            each for each in site.server.requests[before:] if each[0] in ("POST", "PATCH")
+        ] == []
 
 
 # Isolation
