@@ -98,7 +98,11 @@ class Chores:
                 # The next leader finds by itself what is to be done.
                 self._backoffs.pop(key, None)
             except KubeError as error:
-                self._rest(key, chore, error)
+                self._rest(key, chore, str(error), getattr(error, "retry_after_seconds", 0.0))
+            except Exception as error:
+                # A fault of ours about one thing must not keep everything else undone.
+                logger.exception("a chore met a fault; report it", extra={"chore": str(key)})
+                self._rest(key, chore, type(error).__name__)
             else:
                 self._backoffs.pop(key, None)
             finally:
@@ -106,16 +110,16 @@ class Chores:
             if key in self._planned and key not in self._resting:
                 self._ready.put_nowait(key)
 
-    def _rest(self, key: Key, chore: Chore, error: KubeError) -> None:
+    def _rest(self, key: Key, chore: Chore, reason: str, at_least_seconds: float = 0.0) -> None:
         """Plan a chore that failed again, after a pause that grows with every failure."""
         self.failures += 1
         backoff = self._backoffs.setdefault(
             key, Backoff(self._first_pause_seconds, _LONGEST_PAUSE_SECONDS)
         )
-        seconds = backoff.pause(getattr(error, "retry_after_seconds", 0.0))
+        seconds = backoff.pause(at_least_seconds)
         logger.warning(
             "a chore failed; it is tried again",
-            extra={"chore": str(key), "reason": str(error), "pause_seconds": round(seconds, 1)},
+            extra={"chore": str(key), "reason": reason, "pause_seconds": round(seconds, 1)},
         )
         self._planned.setdefault(key, chore)
         self._resting[key] = asyncio.get_running_loop().call_later(seconds, self._wake, key)

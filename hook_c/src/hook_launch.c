@@ -71,7 +71,7 @@ struct launch_card {
 	uint32_t is_ready;
 	uint32_t touching; /* threads that have streams of the open interval in hand */
 	uint32_t index;
-	struct vgpu_usage_device *published;
+	const struct region *region;
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
 	const uint64_t *gate_end;                /* of the slot; never_ends without an arbiter */
@@ -158,7 +158,7 @@ static void prepare(struct launch_card *card, struct tenant *tenant, unsigned in
 	struct vgpu_usage *usage = tenant->region.usage;
 
 	card->index = index;
-	card->published = &usage->slot[tenant->region.slot].dev[index];
+	card->region = &tenant->region;
 	card->turn = &usage->turn[index];
 	card->limits = tenant->limits.file == NULL ? NULL : &tenant->limits.file->dev[index];
 	card->gate_end = &never_ends;
@@ -275,12 +275,25 @@ void launch_is_inert(void)
 	__atomic_store_n(&launch_free_seq, not_free, __ATOMIC_RELAXED);
 }
 
+/* Where the others see what we do; another place once the slot was lost. */
+static struct vgpu_usage_device *published(const struct launch_card *card)
+{
+	uint32_t slot = __atomic_load_n(&card->region->slot, __ATOMIC_RELAXED);
+
+	return &card->region->usage->slot[slot].dev[card->index];
+}
+
+static void publish_pending(const struct launch_card *card)
+{
+	__atomic_store_n(&published(card)->pending_ns, card->throttle.pending_ns, __ATOMIC_RELAXED);
+}
+
 /* Under the lock. */
 static void publish(const struct launch_card *card)
 {
 	uint64_t end = card->throttle.queue_end_ns & ~UINT64_C(1);
 
-	__atomic_store_n(&card->published->queue_end_ns,
+	__atomic_store_n(&published(card)->queue_end_ns,
 			 end | (__atomic_load_n(&card->syncing, __ATOMIC_RELAXED) != 0),
 			 __ATOMIC_RELAXED);
 }
@@ -619,13 +632,14 @@ static bool finish(struct launch_card *card, struct mark *mark)
 	}
 	if (mark->interval.launches != 0) {
 		throttle_charge(&card->throttle.account, busy_ns, end_ns);
-		__atomic_store_n(&card->published->busy_ns, card->throttle.busy_ns,
-				 __ATOMIC_RELAXED);
-		__atomic_store_n(&card->published->launches,
-				 card->published->launches + mark->interval.launches,
+
+		struct vgpu_usage_device *seen = published(card);
+
+		__atomic_store_n(&seen->busy_ns, card->throttle.busy_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&seen->launches, seen->launches + mark->interval.launches,
 				 __ATOMIC_RELAXED);
 	}
-	__atomic_store_n(&card->published->pending_ns, card->throttle.pending_ns, __ATOMIC_RELAXED);
+	publish_pending(card);
 	publish(card);
 	unlock(card);
 	for (unsigned int i = 0; i < mark->count; i++)
@@ -783,8 +797,7 @@ static struct throttle_class *pass(struct launch_card *card, struct tenant *tena
 		card->window_end = is_joint(tenant) && (policy.percent < 100 || policy.is_gated)
 					   ? &tenant->region.usage->turn[0].window_end_ns
 					   : &never_ends;
-		__atomic_store_n(&card->published->pending_ns, card->throttle.pending_ns,
-				 __ATOMIC_RELAXED);
+		publish_pending(card);
 		card->throttle.may_wait = card->window_end != &never_ends;
 
 		uint64_t pending_ns = pending_of_container(tenant, card->index);
@@ -890,7 +903,7 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 		card->throttle.tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
 	add_launch(card, class, now_ns);
-	__atomic_store_n(&card->published->pending_ns, card->throttle.pending_ns, __ATOMIC_RELAXED);
+	publish_pending(card);
 	publish(card);
 	unlock(card);
 }

@@ -520,6 +520,27 @@ static void test_what_is_no_share_gets_the_least(void)
 	CHECK(is_near("a share of 101", alone(what, 101), 1, 1));
 }
 
+/* The others count what is under way there, and the arbiter waits for it. */
+static void test_who_has_lost_its_slot_is_seen_in_its_new_one(void)
+{
+	begin();
+	contain(0, 25, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	sim_run(RUN_NS / 2);
+
+	struct vgpu_usage_slot *slot = usage[0].slot;
+	struct vgpu_usage_device before = slot[0].dev[0];
+
+	usage[0].slots_high = 2;
+	slot[0].state = VGPU_SLOT_FREE;
+	slot[1].state = VGPU_SLOT_LIVE;
+	program[0].tenant.region.slot = 1;
+	sim_run(RUN_NS / 2);
+	CHECK(memcmp(&before, &slot[0].dev[0], sizeof(before)) == 0);
+	CHECK(slot[1].dev[0].launches != 0 && slot[1].dev[0].busy_ns > before.busy_ns);
+	CHECK(slot[1].dev[0].queue_end_ns > before.queue_end_ns);
+}
+
 /* What the credit of 20 us kernels has let through at once is owed, and worked off. */
 static double paid(double found)
 {
@@ -908,6 +929,7 @@ int main(void)
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
 	RUN(test_what_is_no_share_gets_the_least);
+	RUN(test_who_has_lost_its_slot_is_seen_in_its_new_one);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);

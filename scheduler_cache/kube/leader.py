@@ -103,20 +103,25 @@ class Election:
     async def run(self, started: Callable[[int], Awaitable[None]]) -> None:
         """Campaign for ever; `started` is awaited, under a held Lease, at the start of each reign.
 
-        It is cancelled when the reign ends before it does, and need not return while it lasts.
+        It is cancelled when the reign ends before it does, and need not return while it lasts. What
+        it raises ends the campaign: to lead without doing the leader's work would be worse.
         """
         while True:
             await self._campaign()
             logger.info("leading", extra={"lease": self._name, "epoch": self._epoch})
             self.transitions += 1
             reign = asyncio.ensure_future(started(self._epoch))
+            renewing = asyncio.ensure_future(self._reign())
             try:
-                await self._reign()
+                done, _ = await asyncio.wait((reign, renewing), return_when=asyncio.FIRST_COMPLETED)
+                if reign in done:
+                    reign.result()
+                await renewing
             finally:
                 self._held_until = float("-inf")
-                reign.cancel()
-                with suppress(asyncio.CancelledError):
-                    await reign
+                for task in (reign, renewing):
+                    task.cancel()
+                await asyncio.gather(reign, renewing, return_exceptions=True)
             logger.warning("no longer leading", extra={"lease": self._name, "epoch": self._epoch})
 
     async def resign(self) -> None:

@@ -16,7 +16,7 @@ from tests.e2e.pods import Json
 from tests.testbed.kubernetes.cluster import Cluster
 
 # Generous: nothing waits so long unless it fails.
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 
 
 async def until(

@@ -164,6 +164,20 @@ async def test_a_process_that_was_paused_leads_no_longer(
     await first.kill()
 
 
+async def test_who_cannot_do_a_leaders_work_does_not_go_on_leading(
+    server: FakeApiServer, client: KubeClient
+) -> None:
+    one = Candidate(client, "one")
+
+    async def failing(epoch: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(one.election.run(failing), 30)
+
+    assert not one.election.leading
+
+
 async def test_a_deleted_lease_makes_no_epoch_come_back(
     server: FakeApiServer, client: KubeClient
 ) -> None:

@@ -53,6 +53,15 @@ CARD_BYTES = 8 * GIB
 DIALECTS = ("native", "hami", "volcano", "koordinator", "kai", "gpu_manager", "alnair")
 PROBE_IMAGE = "docker.io/vgpu-test/probe:1"
 PAUSE_IMAGE = "docker.io/vgpu-test/pause:1"
+OTHER_SCHEDULERS = {
+    "hami": ("kube-system", "hami-scheduler"),
+    "volcano": ("volcano-system", "volcano-scheduler"),
+    "koordinator": ("koordinator-system", "koord-scheduler"),
+    "kai": ("kai-scheduler", "binder"),
+}
+"""By dialect, namespace and name of the account that decides where we are joined."""
+ALLOWED_PODS = "e2e-*/nvidia-*"
+"""Pods without a slice that the node's own rules leave as they are."""
 _CLUSTERS = itertools.count()
 
 
@@ -252,7 +261,13 @@ class Cluster:
 
     def _build_cache(self) -> None:
         self.start("kube-controller-manager")
-        self.release = Release(self.plane, self.kubeconfig, "node.agent=host")
+        users = (":".join(("system:serviceaccount", *each)) for each in OTHER_SCHEDULERS.values())
+        self.release = Release(
+            self.plane,
+            self.kubeconfig,
+            "node.agent=host",
+            f"admission.config.join_users={{{','.join(users)}}}",
+        )
         self.replicas = Replicas(
             self.folder / "cache", self.plane, self.release, self.authority.certificate
         )
@@ -273,7 +288,11 @@ class Cluster:
             f'server_name = "vgpu-scheduler-cache-leader.{NAMESPACE}.svc"',
             f'certificate = "{self.folder}/ca/system-node-{NODE}.pem"',
         ]
-        agent_lines = [f"dialects = {json.dumps(DIALECTS)}"]
+        agent_lines = [
+            f"dialects = {json.dumps(DIALECTS)}",
+            "[policy]",
+            f'unmanaged_allow = ["{ALLOWED_PODS}"]',
+        ]
         kubelet = self.folder / "kubelet" / "lib" / "kubelet"
         node = ClusterNode(self.folder / "node", self.gpu, cache_lines, agent_lines, kubelet)
         shutil.copy2(BUILD / "libvgpu-arbiter.so", node.library.parent)
@@ -347,6 +366,7 @@ class Cluster:
             *("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", hosts),
             find_built("kube-scheduler"),
             f"--config={config}",
+            *self.release.scheduler_words(),
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",
             f"--cert-dir={folder}",

@@ -49,15 +49,17 @@ class Release:
         """Return the second scheduler's configuration."""
         return self._text("vgpu-scheduler", "config.yaml")
 
+    def scheduler_words(self) -> list[str]:
+        """Return what its pod's command line has beside the configuration."""
+        return list(self._template("vgpu-scheduler")["spec"]["containers"][0].get("args", ()))
+
     def services(self) -> list[Any]:
         """Return the Services as the API server has them."""
         return list(self._plane.request("GET", f"{self._folder}/services")["items"])
 
     def replica_labels(self) -> dict[str, str]:
         """Return the labels of the replicas' pods."""
-        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vgpu-scheduler-cache"
-        template = self._plane.request("GET", path)["spec"]["template"]
-        return dict(template["metadata"]["labels"])
+        return dict(self._template("vgpu-scheduler-cache")["metadata"]["labels"])
 
     def secret(self, name: str, folder: Path) -> Path:
         """Write a Secret as the kubelet mounts it; return the folder."""
@@ -72,6 +74,10 @@ class Release:
         path = f"{self._folder}/serviceaccounts/{account}/token"
         answer = self._plane.request("POST", path, {"spec": {"expirationSeconds": 7200}})
         return str(answer["status"]["token"])
+
+    def _template(self, deployment: str) -> Any:  # noqa: ANN401 - JSON
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
+        return self._plane.request("GET", path)["spec"]["template"]
 
     def _text(self, name: str, key: str) -> str:
         return str(self._plane.request("GET", f"{self._folder}/configmaps/{name}")["data"][key])
