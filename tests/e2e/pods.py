@@ -11,7 +11,8 @@ from tests.testbed.kubernetes.cluster import PROBE_IMAGE
 Json = dict[str, Any]
 
 # What is refused beyond the limit is part of what the probe prints. PID 1 has to want to end.
-PROBE = "vgpu-probe --until-refused 64m"
+STEP_BYTES = 64 << 20
+PROBE = f"vgpu-probe --until-refused {STEP_BYTES}"
 STAY = "trap 'exit 0' TERM; sleep 3600 & wait"
 
 
