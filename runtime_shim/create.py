@@ -335,8 +335,8 @@ class Creator:
             seconds = self._seconds_left(creation.launch)
             if await self._voucher.vouches(identity, spec, seconds):
                 decision = treat_unmanaged(facts, vouched=True)
-                if self._voucher.needs_gpu_runtime(spec):
-                    creation.unmanaged_verdict = GPU
+        if decision.named_cards and self._voucher and self._voucher.needs_gpu_runtime(spec):
+            creation.unmanaged_verdict = GPU
         self._unmanaged(creation, spec, decision)
 
     def _identity(self, creation: _Creation, spec: Spec, facts: Classification) -> Identity | None:

@@ -34,6 +34,8 @@ class Decision:
     trusted: bool = False
     """It may have the agent's own files, with which it could change every limit of the node: root
     of the host as it is, or named by the node's own rules."""
+    named_cards: bool = False
+    """The cards that its spec names are to be in it, whoever must bring them."""
 
 
 def treat_unmanaged(
@@ -52,12 +54,15 @@ def treat_unmanaged(
     for pattern in allow:
         if facts.pod and _matches(pattern, facts):
             reason = f"allowed by {pattern!r}"
-            return Decision(treatment=Treatment.LEAVE, reason=reason, trusted=True)
+            return Decision(
+                treatment=Treatment.LEAVE, reason=reason, trusted=True, named_cards=True
+            )
     if facts.privileged:
         reason = "privileged: it could reach every device of the host in any case"
         return Decision(treatment=Treatment.LEAVE, reason=reason, trusted=True)
     if vouched:
-        return Decision(treatment=Treatment.LEAVE, reason="the kubelet vouches for its cards")
+        reason = "the kubelet vouches for its cards"
+        return Decision(treatment=Treatment.LEAVE, reason=reason, named_cards=True)
     if default == "allow":
         return Decision(treatment=Treatment.LEAVE, reason="the node allows unmanaged containers")
     return Decision(treatment=Treatment.VOID, reason="it asks for no slice")

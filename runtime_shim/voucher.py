@@ -65,7 +65,8 @@ class Voucher:
 
     def needs_gpu_runtime(self, spec: Spec) -> bool:
         """Tell whether a spec only names its cards, so that another runtime must bring them."""
-        return bool(asked_cards(spec).names) and not self._devices(spec, ())
+        asked = asked_cards(spec)
+        return bool(asked.names or asked.objection) and not self._devices(spec, ())
 
     async def vouches(self, identity: Identity, spec: Spec, seconds: float) -> bool:
         """Tell whether the kubelet gave this container exactly the cards that its spec opens.

@@ -307,7 +307,22 @@ async def test_a_pod_that_the_node_s_rules_name_may_have_everything(site: Site) 
 
     verdict, unchanged = await site.create(spec)
 
-    assert (verdict.kind, unchanged, site.kubelet.lists) == ("low-level", True, 0)
+    # NVIDIA's runtime brings what the spec only names.
+    assert (verdict.kind, unchanged, site.kubelet.lists) == ("gpu", True, 0)
+
+
+@pytest.mark.parametrize("variables", [(), ("NVIDIA_VISIBLE_DEVICES=void",)])
+async def test_a_pod_that_the_node_s_rules_name_and_that_names_no_card_needs_no_other_runtime(
+    site: Site, variables: tuple[str, ...]
+) -> None:
+    site.use(
+        DevicePlugin(kubelet_dir=site.kubelet.folder),
+        Policy(unmanaged_allow=("team-a/whole",)),
+    )
+
+    verdict, unchanged = await site.create(pod_spec(*variables, identity=WHOLE))
+
+    assert (verdict.kind, unchanged) == ("low-level", True)
 
 
 async def test_where_everybody_is_let_in_nobody_gets_at_the_files_of_others(site: Site) -> None:
