@@ -32,9 +32,11 @@ def joined_dialect(node: KubeNode, dialects: Dialects) -> Dialect | None:
 def registration_patch(node: KubeNode, cards: Sequence[Card], dialects: Dialects) -> Patch:
     """Return what is missing of the cards' registration, and what is left of one of ours.
 
-    A registration that says something else than we would say is its own plugin's, and stays.
+    A registration that says something else than we would say is its own plugin's, and stays. The
+    cards are in the order of their device nodes, by which the plugins number them.
     """
     joined = joined_dialect(node, dialects)
+    cards = sorted(cards, key=lambda card: (card.minor < 0, card.minor, card.uuid))
     patch: Patch = {}
     for dialect in dialects.foreign:
         for key, text in dialect.encode_registration(cards).items():
