@@ -194,6 +194,16 @@ def is_removed_variable(name: str) -> bool:
     return name in _VARIABLES or (name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE)
 
 
+def is_cdi_annotation(name: str) -> bool:
+    """Tell whether an annotation asks for CDI devices, in CDI's own name or in a maker's.
+
+    Which names NVIDIA's runtime obeys is a matter of its configuration; its GPU operator sets
+    `nvidia.cdi.k8s.io/`.
+    """
+    domain, slash, _ = name.partition("/")
+    return bool(slash) and f".{domain}".endswith(".cdi.k8s.io")
+
+
 def allows_all_devices(spec: Spec) -> bool:
     """Tell whether the cgroup rules end up allowing every character device."""
     allowed = False
@@ -254,7 +264,7 @@ def _strip_loader(entries: list[str], library: str | None, removed: _Removals) -
 
 
 def _strip_annotations(spec: Spec, removed: _Removals) -> Item | None:
-    gone = {name for name in annotations_of(spec) if name.startswith("cdi.k8s.io/")}
+    gone = {name for name in annotations_of(spec) if is_cdi_annotation(name)}
     for name in sorted(gone):
         removed.add("cdi", f"annotation {name!r} asks for devices")
     before = section(spec, "annotations")

@@ -15,7 +15,7 @@ from typing import Final
 
 from runtime_shim.inventory import CardFacts
 from runtime_shim.spec import Spec, annotations_of, destination, env_entries, mounts
-from runtime_shim.strip import DEVICE_LISTS
+from runtime_shim.strip import DEVICE_LISTS, is_cdi_annotation
 
 _VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 _NOTHING: Final = frozenset({"", "void", "none"})
@@ -25,9 +25,8 @@ _BEYOND_CARDS: Final = frozenset(
     {"NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"}
 )
 
-# Source: NVIDIA k8s-device-plugin, internal/plugin, and container toolkit, CDI annotations.
+# Source: NVIDIA k8s-device-plugin, internal/plugin.
 _CDI_KINDS: Final = frozenset({"nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"})
-_CDI_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,7 @@ def _names(spec: Spec) -> Iterator[str]:
             if place.startswith(f"{folder}/"):
                 yield _listed(place[len(folder) + 1 :])
     for key, value in annotations_of(spec).items():
-        if key.startswith(_CDI_ANNOTATIONS):
+        if is_cdi_annotation(key):
             yield from map(_qualified, value.split(","))
 
 

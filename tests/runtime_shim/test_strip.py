@@ -294,10 +294,13 @@ def test_hooks_of_the_nvidia_toolkit_go_and_others_stay() -> None:
     assert strip(spec)["hooks"] == {"prestart": [other], "createContainer": []}
 
 
-def test_cdi_annotations_go_and_others_stay() -> None:
-    spec = plain_spec(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all", "cdi.k8s.ioX": "1"})
+@pytest.mark.parametrize("domain", ["cdi.k8s.io", "nvidia.cdi.k8s.io", "a.b.cdi.k8s.io"])
+def test_cdi_annotations_go_and_others_stay(domain: str) -> None:
+    """NVIDIA's runtime obeys the prefixes that it is configured with: the GPU operator's, say."""
+    others = {"cdi.k8s.ioX": "1", "xcdi.k8s.io/x": "1", "cdi.k8s.io": "1"}
+    spec = plain_spec(annotations={f"{domain}/x": "nvidia.com/gpu=all", **others})
 
-    assert strip(spec)["annotations"] == {"cdi.k8s.ioX": "1"}
+    assert strip(spec)["annotations"] == others
 
 
 @pytest.mark.parametrize(
