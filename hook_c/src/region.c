@@ -439,25 +439,37 @@ static uint64_t add_saturating(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
+/* A process of another PID namespace may have found us without a lock and taken us for dead. */
+static bool owns_slot(const struct region *region, uint32_t index)
+{
+	const struct vgpu_usage_slot *slot = &region->usage->slot[index];
+
+	return __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
+	       __atomic_load_n(&slot->gen, __ATOMIC_RELAXED) == region->gen &&
+	       slot->pid == region->pid;
+}
+
 uint64_t region_sum(struct region *region, unsigned int card)
 {
 	/* Asked before held, here and below: see region_take. */
 	uint64_t sum = __atomic_load_n(&region->asked[card], __ATOMIC_SEQ_CST);
 	uint32_t claimed = __atomic_load_n(&region->claimed, __ATOMIC_ACQUIRE);
-	uint32_t own = claimed ? __atomic_load_n(&region->slot, __ATOMIC_RELAXED) : NO_SLOT;
+	uint32_t slot = __atomic_load_n(&region->slot, __ATOMIC_RELAXED);
+	/* What is another's by now counts like all others'. */
+	uint32_t own = claimed && owns_slot(region, slot) ? slot : NO_SLOT;
 	uint32_t high = slots_high(region);
 
 	sum += __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST);
 	for (uint32_t index = 0; index < high; index++) {
-		const struct vgpu_usage_slot *slot = &region->usage->slot[index];
+		const struct vgpu_usage_slot *other = &region->usage->slot[index];
 
 		if (index == own ||
-		    __atomic_load_n(&slot->state, __ATOMIC_SEQ_CST) == VGPU_SLOT_FREE)
+		    __atomic_load_n(&other->state, __ATOMIC_SEQ_CST) == VGPU_SLOT_FREE)
 			continue;
 		sum = add_saturating(
-			sum, __atomic_load_n(&slot->dev[card].asked_bytes, __ATOMIC_SEQ_CST));
+			sum, __atomic_load_n(&other->dev[card].asked_bytes, __ATOMIC_SEQ_CST));
 		sum = add_saturating(
-			sum, __atomic_load_n(&slot->dev[card].used_bytes, __ATOMIC_SEQ_CST));
+			sum, __atomic_load_n(&other->dev[card].used_bytes, __ATOMIC_SEQ_CST));
 	}
 	return sum;
 }
@@ -496,16 +508,6 @@ void region_note_refused(struct region *region, unsigned int card)
 	__atomic_fetch_add(&own_slot(region)->dev[card].refused, 1, __ATOMIC_RELAXED);
 }
 
-/* A process of another PID namespace may have found us without a lock and taken us for dead. */
-static bool owns_slot(const struct region *region)
-{
-	const struct vgpu_usage_slot *slot = own_slot(region);
-
-	return __atomic_load_n(&slot->state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
-	       __atomic_load_n(&slot->gen, __ATOMIC_RELAXED) == region->gen &&
-	       slot->pid == region->pid;
-}
-
 /* Called with `busy`. */
 static void tend_own(struct region *region)
 {
@@ -524,7 +526,7 @@ static void tend_own(struct region *region)
 
 	bool locked = lock_byte(region, region->slot, F_WRLCK);
 
-	if (owns_slot(region))
+	if (owns_slot(region, region->slot))
 		return; /* not locked: somebody is just looking whether we live */
 	if (locked)
 		lock_byte(region, region->slot, F_UNLCK);
@@ -571,8 +573,9 @@ static bool is_due(const uint64_t *last, uint64_t now)
 void region_tend(struct region *region, bool now)
 {
 	uint64_t clock = now_ns(CLOCK_MONOTONIC_COARSE);
+	uint32_t slot = __atomic_load_n(&region->slot, __ATOMIC_RELAXED);
 	bool own_is_due =
-		region->claimed && (is_due(&region->tended_ns, clock) || !owns_slot(region));
+		region->claimed && (is_due(&region->tended_ns, clock) || !owns_slot(region, slot));
 
 	if (!now && !own_is_due && !is_due(&region->usage->reaped_ns, clock))
 		return;

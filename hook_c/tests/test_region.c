@@ -295,6 +295,21 @@ static void test_an_owner_that_was_taken_for_dead_counts_again_at_once(void)
 	CHECK(region_sum(&other, 0) == 5 * MIB);
 }
 
+/* Until it has another slot, the one that was its own is somebody else's. */
+static void test_who_was_given_an_owners_slot_counts_for_that_owner(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	hold_bytes(&region, 0, 5 * MIB);
+	struct vgpu_usage_slot *slot = &files.usage->slot[region.slot];
+
+	slot->gen++;
+	slot->pid++;
+	slot->dev[0].used_bytes = 7 * MIB;
+	CHECK(region_sum(&region, 0) == 12 * MIB);
+}
+
 static void test_garbage_never_makes_the_sum_small(void)
 {
 	struct region region;
@@ -440,6 +455,7 @@ int main(void)
 	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
 	RUN_ON_FILES(test_a_process_whose_first_thread_has_ended_keeps_its_slot);
 	RUN_ON_FILES(test_an_owner_that_was_taken_for_dead_counts_again_at_once);
+	RUN_ON_FILES(test_who_was_given_an_owners_slot_counts_for_that_owner);
 	RUN_ON_FILES(test_garbage_never_makes_the_sum_small);
 	RUN_ON_FILES(test_a_word_that_goes_down_hides_nobody);
 	RUN_ON_FILES(test_a_word_that_was_never_seen_higher_hides_nobody);
