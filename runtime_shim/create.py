@@ -150,7 +150,7 @@ class Creator:
         self._host = host
         self._boot_id = boot_id()
         self._inspections = Lane()
-        self._doors = Doors(_own_paths(config))
+        self._doors = Doors(own_paths(config))
 
     async def create(self, launch: Launch) -> Verdict:
         """Return the verdict for one launcher; never raises but when cancelled."""
@@ -716,7 +716,7 @@ def _library_folders(config: Config) -> tuple[str, ...]:
     return (str(config.paths.library.parent.parent),)
 
 
-def _own_paths(config: Config) -> list[Path]:
+def own_paths(config: Config) -> list[Path]:
     """Return where everything is that holds containers to their slices, and the sockets."""
     paths = config.paths
     own = [
@@ -727,6 +727,8 @@ def _own_paths(config: Config) -> list[Path]:
         paths.library.parent,
         paths.socket,
     ]
+    if paths.library.parent.name == "current":  # beside it are versions that containers still have
+        own.append(paths.library.parent.parent)
     scheme, _, address = config.cache.address.partition(":")
     if scheme == "unix" and address.startswith("/"):
         own.append(Path(address))

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from runtime_shim.config import Config, Paths
+from runtime_shim.create import own_paths
 from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.errors import RefusedError
 from runtime_shim.spec import SpecError
@@ -59,6 +61,24 @@ def check(host: Path, *sources: str, absolute: bool = True) -> None:
 def test_a_bind_that_leads_to_the_agents_files_is_refused(host: Path, source: str) -> None:
     with pytest.raises(RefusedError, match=r"it mounts '.*' at '/x', which leads to the files"):
         check(host, source)
+
+
+def test_so_is_a_library_of_an_earlier_version_that_containers_still_have(host: Path) -> None:
+    (host / "lib/vgpu/0.9").mkdir()
+    paths = Paths(
+        run_dir=host / "run/vgpu",
+        state_dir=host / "state/agent",
+        library=host / "lib/vgpu/current/libvgpu.so",
+        socket=host / "run/vgpu/agent.sock",
+    )
+    doors = Doors(own_paths(Config(paths=paths)))
+    fd = os.open(host / "bundle", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for source in ("lib/vgpu/0.9", "lib/vgpu/1.0", "lib/vgpu/current"):
+            with pytest.raises(RefusedError, match="leads to the files"):
+                doors.check(plain_spec(mounts=[bind(f"{host}/{source}", "/x")]), fd)
+    finally:
+        os.close(fd)
 
 
 def test_so_is_the_whole_host(host: Path) -> None:
