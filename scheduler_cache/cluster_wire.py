@@ -12,6 +12,8 @@ from scheduler_cache.record import AllocationState
 
 _KINDS = {CardKind.GPU: pb.CARD_KIND_GPU, CardKind.MIG: pb.CARD_KIND_MIG}
 
+_MAX_UINT64 = (1 << 64) - 1
+
 _STATES = {
     AllocationState.BOUND: pb.CLAIM_STATE_BOUND,
     AllocationState.RUNNING: pb.CLAIM_STATE_RUNNING,
@@ -42,7 +44,8 @@ def node_message(view: NodeView, *, ready: bool) -> pb.NodeState:
         cards=[
             pb.CardState(
                 card=card_message(room.card),
-                held_memory_bytes=room.use.memory_bytes,
+                # What is stated and not believed counts as well, however much it is.
+                held_memory_bytes=min(room.use.memory_bytes, _MAX_UINT64),
                 held_percent=room.use.reserved_percent,
                 held_slots=room.use.slices,
                 owner_dialect=view.inventory.cards[room.card.uuid].owner,

@@ -19,6 +19,9 @@ MAX_SLICES = 16
 # The largest integer of SQLite, and more memory than any card has.
 MAX_BYTES = (1 << 63) - 1
 
+_MAX_INT32 = (1 << 31) - 1
+_MAX_UINT32 = (1 << 32) - 1
+
 
 class ComputeMode(Enum):
     """What a slice may do with GPU time that nobody else uses."""
@@ -68,6 +71,19 @@ class Card:
     """The number of `/dev/nvidiaN`; -1: not known."""
     cores_percent: int = 100
     """What its owner sells of its GPU time; more than 100 where the owner oversells."""
+
+    def __post_init__(self) -> None:
+        # What neither the wire nor a column of numbers holds must not get as far as these.
+        for what, number, most in (
+            ("memory", self.memory_bytes, MAX_BYTES),
+            ("slots", self.slots, _MAX_UINT32),
+            ("cores", self.cores_percent, _MAX_INT32),
+            ("NUMA node", self.numa_node, _MAX_UINT32),
+        ):
+            if not 0 <= number <= most:
+                raise InvalidRequestError(
+                    f"card {self.uuid}: {what} of {number} is not within 0..{most}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from scheduler_cache import cluster_wire
+from scheduler_cache.cluster import Cluster
 from scheduler_cache.dialects.registry import every_dialect
+from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import NoRoomError, NotBelievedError, NotYetError
+from scheduler_cache.extender.verbs import Extender
 from tests.scheduler_cache.builders import GIB, NODE
 from tests.scheduler_cache.dialects.test_koordinator import DEVICE
 from tests.scheduler_cache.kube_objects import (
@@ -531,3 +535,34 @@ def test_a_forged_time_does_not_stop_what_runs() -> None:
     assert joined.resolve("first").slices[0].card_uuid == A
     with pytest.raises(NotBelievedError):
         joined.resolve("thief")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "what"),
+    [
+        ({VOLCANO_REGISTER: f"{A},10,{1 << 40},NVIDIA-H100,true,hami-core:"}, "memory"),
+        (
+            {HAMI_REGISTER: json.dumps([{"id": A, "count": 1 << 40, "devmem": 1, "health": True}])},
+            "slots",
+        ),
+        (
+            {HAMI_REGISTER: json.dumps([{"id": A, "devcore": 1 << 40, "devmem": 1}])},
+            "cores",
+        ),
+    ],
+)
+def test_a_card_of_absurd_size_closes_its_node_and_harms_no_replica(
+    annotations: dict[str, str], what: str
+) -> None:
+    """No column of the extender and no field of the wire holds such numbers."""
+    dialects = every_dialect(KEYRING, volcano=Volcano(memory_factor=10))
+    cluster = Cluster(dialects)
+    extender = Extender(cluster, dialects)
+
+    extender.follow(cluster.apply_node(kube_node(annotations=annotations), 1))
+
+    view = cluster.view(NODE)
+    assert view is not None
+    assert cluster_wire.node_message(view, ready=True).name == NODE
+    (notice,) = view.notices
+    assert f"{what} of" in notice.message
