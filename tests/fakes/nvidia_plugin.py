@@ -7,7 +7,7 @@ Source: NVIDIA k8s-device-plugin 0.17, docs/, `--device-list-strategy`, `--devic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,17 @@ class NvidiaPlugin(api_grpc.DevicePluginServicer):
         *,
         resource: str = "nvidia.com/gpu",
         strategy: str = "envvar",
+        nodes: Mapping[str, Sequence[Path]] | None = None,
     ) -> None:
         """`devices`: UUIDs or indices, with `::N` for replicas; `strategy`: `envvar`,
-        `volume-mounts` or `cdi-annotations`.
+        `volume-mounts` or `cdi-annotations`. `nodes`: with `--pass-device-specs`, where each card's
+        device nodes are, which the container gets below /dev.
         """
         self._folder = folder
         self._devices = devices
         self._resource = resource
         self._strategy = strategy
+        self._nodes = nodes or {}
         self._server = grpc.aio.server()
 
     async def start(self) -> None:
@@ -77,6 +80,15 @@ class NvidiaPlugin(api_grpc.DevicePluginServicer):
 
     def _response(self, names: list[str]) -> api.ContainerAllocateResponse:
         cards = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        answer = self._list(cards)
+        nodes = dict.fromkeys(node for card in cards for node in self._nodes.get(card, ()))
+        for node in nodes:
+            answer.devices.add(
+                container_path=f"/dev/{node.name}", host_path=str(node), permissions="rw"
+            )
+        return answer
+
+    def _list(self, cards: list[str]) -> api.ContainerAllocateResponse:
         match self._strategy:
             case "envvar":
                 return api.ContainerAllocateResponse(
