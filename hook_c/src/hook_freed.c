@@ -93,11 +93,13 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	exchange_mode(&mode);
 	stream_device(stream, &context);
 	if (!keep(tenant, &call->entry, 0, stream, context)) {
-		/* As cuMemFree: it comes back now. */
+		/* As cuMemFree: it comes back now; after a fault, when its context ends. */
 		pools_giving_begin(tenant);
-		driver.cuStreamSynchronize(stream);
+		if (driver.cuStreamSynchronize(stream) == CUDA_SUCCESS)
+			quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
+		else
+			(void)table_put(&tenant->table, &call->entry);
 		pools_giving_end(tenant);
-		quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
 	}
 	exchange_mode(&mode);
 	freed_settle(tenant, false);
@@ -115,10 +117,10 @@ void freed_object(struct tenant *tenant, uint64_t object, void *stream)
 
 	const struct table_entry entry = {.owner = (uint64_t)(uintptr_t)context};
 
-	if (!keep(tenant, &entry, object, stream, context)) {
-		driver.cuStreamSynchronize(stream);
+	/* After a fault it stays charged until the process ends. */
+	if (!keep(tenant, &entry, object, stream, context) &&
+	    driver.cuStreamSynchronize(stream) == CUDA_SUCCESS)
 		object_drop(tenant, object);
-	}
 	exchange_mode(&mode);
 }
 

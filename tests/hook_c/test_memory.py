@@ -10,6 +10,7 @@ from tests.hook_c.conftest import GIB, MIB, Start
 from tests.hook_c.container import Container
 
 OUT_OF_MEMORY = 2
+ILLEGAL_ADDRESS = 700
 INVALID_VALUE = 1
 
 # Every family that takes memory by a size, and the argument behind it.
@@ -126,6 +127,20 @@ def test_memory_freed_behind_a_kernel_is_charged_until_it_has_run(
     assert tenant.do("memory")[0] == GIB - 900 * MIB
     # An allocation that needs it waits for it, as it would on a card that is full.
     assert tenant.do("allocate", 900 * MIB)[0] == 0
+    assert container.used() == gpu.used_bytes() == 900 * MIB
+
+
+def test_a_wait_that_fails_gives_nothing_back(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    code, address = tenant.do("allocate", 900 * MIB)
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_500ms")) == 0
+    gpu.inject("cuEventCreate", code=OUT_OF_MEMORY, times=1)
+    gpu.inject("cuStreamSynchronize", code=ILLEGAL_ADDRESS, times=1)
+
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
     assert container.used() == gpu.used_bytes() == 900 * MIB
 
 

@@ -9,6 +9,7 @@ from tests.hook_c.container import Container
 from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
+ILLEGAL_ADDRESS = 700
 SIZE = 64 * MIB
 SPARSE = 0x40
 FLOAT = 0x20
@@ -113,6 +114,20 @@ def test_an_unmapping_that_fails_keeps_the_charge(
     assert change(tenant, (UNMAP, array, 0, 0)) == 0
     assert tenant.do("call", "cuCtxSynchronize") == 0
     assert container.used() == gpu.used_bytes() == 0
+
+
+def test_a_wait_for_an_unmapping_that_fails_keeps_the_charge(
+    tenant: Process, array: int, container: Container, gpu: SimulatedGpu
+) -> None:
+    handle = memory(tenant)
+    assert change(tenant, (MAP, array, 0, handle)) == 0
+    assert tenant.do("call", "cuMemRelease", handle) == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_500ms")) == 0
+    gpu.inject("cuEventCreate", code=OUT_OF_MEMORY, times=1)
+    gpu.inject("cuStreamSynchronize", code=ILLEGAL_ADDRESS, times=1)
+
+    assert change(tenant, (UNMAP, array, 0, 0)) == 0
+    assert container.used() == gpu.used_bytes() == SIZE
 
 
 def test_an_array_ends_with_what_is_mapped_to_it(
