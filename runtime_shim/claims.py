@@ -272,7 +272,13 @@ class Claims:
         for allocation_id in gone:
             self._untrack(allocation_id)
             self._orphans.pop(allocation_id, None)
-        if gone:
+        if not gone:
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            if self._pods is not None:
+                # A create that begins meanwhile makes its files after these are gone.
+                for allocation_id in gone:
+                    await stack.enter_async_context(self.creating(pod_key(allocation_id)))
             await in_thread(partial(self._erase, gone))
 
     # What the cache says
@@ -366,6 +372,14 @@ class Claims:
             for name in sorted(leftovers & held.keys()):
                 logger.error("unknown container with a slice runs", extra={"allocation_id": name})
             for name in sorted(leftovers - held.keys()):
+                await self._sweep_one(name)
+
+    async def _sweep_one(self, name: str) -> None:
+        """Remove a leftover, unless a container has it again since it was found."""
+        if pod_key(name) in self._creating:
+            return
+        async with self.creating(pod_key(name)):
+            if name not in self._tracked:
                 await in_thread(partial(self._regions.remove, name))
                 logger.info("leftover removed", extra={"allocation_id": name})
 

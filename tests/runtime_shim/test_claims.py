@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from runtime_shim import claims as claims_module
 from runtime_shim.answers import RELEASED, RUNNING, STOPPED, Answer, AnswerStore, encode_answer
 from runtime_shim.claims import Claims
 from runtime_shim.errors import CacheUnreachableError
+from runtime_shim.node_watch import NodeAnswers
 from runtime_shim.processes import boottime_ns
 from runtime_shim.region import Regions
 from tests.runtime_shim.allocations import GIB, allocation, answer, part
 from tests.runtime_shim.containers import Process, write_runc_state
+from tests.runtime_shim.pods import pod_allocation
 
 LONG_AGO_NS = 40 * 10**9
 
@@ -81,6 +84,19 @@ class Node:
         pidfd = os.pidfd_open(launcher.pid)
         self.claims.started(of, pidfd)
         os.close(pidfd)
+
+
+class PodNode(Node):
+    """In Kubernetes mode."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.claims = Claims(self.store, self.regions, self.cache, self._changed, NodeAnswers())
+
+    def close(self) -> None:
+        self.claims.close()
+        self.regions.close()
+        self.regions.sweep(())
 
 
 @pytest.fixture
@@ -337,6 +353,69 @@ async def test_nothing_changes_under_a_create(
     await node.claims.look()
 
     assert node.cache.released == [container.allocation_id]
+
+
+async def test_a_pods_create_waits_until_what_was_before_is_erased(
+    tmp_path: Path, launcher: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of a replica that lags drops a stopped container, which is just started again."""
+    node = PodNode(tmp_path)
+    before = answer(pod_allocation(), container_id="c1")
+    node.start(before, launcher)
+    launcher.end()
+    await node.claims.look()
+    assert node.stored(before) == STOPPED
+    erasing, erase = threading.Event(), threading.Event()
+    remove = node.regions.remove
+
+    def slowly(allocation_id: str) -> None:
+        erasing.set()
+        assert erase.wait(60)
+        remove(allocation_id)
+
+    monkeypatch.setattr(node.regions, "remove", slowly)
+    dropping = asyncio.create_task(node.claims.replace_all([]))
+    await asyncio.to_thread(erasing.wait, 60)
+
+    async def create() -> None:
+        async with node.claims.creating_in_pod(before.allocation):
+            node.store.put(before)
+            node.regions.create(before.allocation, b"")
+
+    creating = asyncio.create_task(create())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not creating.done()
+    erase.set()
+    await asyncio.gather(dropping, creating)
+
+    assert node.stored(before) is not None
+    assert (node.regions.folder / before.allocation_id / "limits").exists()
+    node.close()
+
+
+async def test_what_was_left_over_and_is_used_again_is_not_swept(
+    tmp_path: Path, launcher: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = PodNode(tmp_path)
+    again = answer(pod_allocation(), container_id="c2")
+    node.regions.create(again.allocation, b"")
+    looking, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: Path) -> dict[str, int]:
+        looking.set()
+        assert go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(claims_module, "holders", slowly)
+    sweeping = asyncio.create_task(node.claims.replace_all([]))
+    await asyncio.to_thread(looking.wait, 60)
+    node.start(again, launcher)
+    go_on.set()
+    await sweeping
+
+    assert (node.regions.folder / again.allocation_id / "limits").exists()
+    node.close()
 
 
 async def test_creates_of_one_container_wait_for_each_other(node: Node) -> None:
