@@ -624,12 +624,14 @@ class Cluster:
             if decision is not None:
                 names |= decision.containers.keys()
         ids: dict[str, str] = {}
+        taken: set[str] = set()
         for each in record.pod.containers:
             if each.name in names or each.uuid or record.request_error:
                 found = allocation_id(record.pod.uid, each)
-                if found in ids.values():
+                if found in taken:
                     found = allocation_id(record.pod.uid, Container(name=each.name))
                 ids[each.name] = intern(found)
+                taken.add(found)
         record.ids = ids
         self._records[record.pod.uid] = record
         if record.restless:

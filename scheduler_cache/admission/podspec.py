@@ -61,10 +61,11 @@ def containers_of(source: Json) -> list[ContainerSource]:
     """Return init containers and sidecars in their order, then the others in theirs."""
     spec = spec_of(source)
     found = [each for name in _LISTS for each in _containers(spec, name)]
-    names = [each.name for each in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise DeniedError(f"spec: two containers are named {name!a}; give them names")
+    names: set[str] = set()
+    for each in found:
+        if each.name in names:
+            raise DeniedError(f"spec: two containers are named {each.name!a}; give them names")
+        names.add(each.name)
     return found
 
 

@@ -14,9 +14,11 @@ from typing import Any
 from scheduler_cache.dialects.dialect import DialectError, StatedSlice
 from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.model import MAX_BYTES, MemoryAmount, Request
+from scheduler_cache.pod import Pod
 from scheduler_cache.quantity import whole_number
 
 MIB = 1 << 20
+_MOST_NAMES = 256
 
 _FIX_REQUEST = "correct the pod's spec and create it again"
 FIX_DECISION = "delete the pod, so that it is scheduled anew"
@@ -86,6 +88,16 @@ def items(text: str, separator: str = ",") -> list[str]:
     item.
     """
     return [item for part in text.split(separator) if (item := part.strip())]
+
+
+def names_in(pod: Pod, annotation: str) -> list[str]:
+    """Return the cards or models that a pod's annotation lists; every container keeps a copy."""
+    text = pod.annotations.get(annotation, "")
+    found = items(text)
+    if len(found) > _MOST_NAMES:
+        rule = f"it lists {len(found)} names, more than {_MOST_NAMES}"
+        raise DialectError(annotation, text, rule, "list fewer")
+    return found
 
 
 def card_uuid(field: str, text: str, remedy: str = FIX_DECISION) -> str:

@@ -32,6 +32,7 @@ from scheduler_cache.dialects.fields import (
     json_array,
     memory,
     mig_place,
+    names_in,
     quantity,
     request_of,
     seconds_ns,
@@ -279,12 +280,12 @@ class Hami(Dialect):
             cores_percent=(cores,) if cores else (),
             shared=not (amount.percent == 100 and cores == 100),
             uuids=(
-                *items(pod.annotations.get(USE_UUID, "")),
-                *(f"!{each}" for each in items(pod.annotations.get(NO_UUID, ""))),
+                *names_in(pod, USE_UUID),
+                *(f"!{each}" for each in names_in(pod, NO_UUID)),
             ),
             models=(
-                *items(pod.annotations.get(USE_TYPE, "")),
-                *(f"!{each}" for each in items(pod.annotations.get(NO_TYPE, ""))),
+                *names_in(pod, USE_TYPE),
+                *(f"!{each}" for each in names_in(pod, NO_TYPE)),
             ),
             # HAMi's 0 is the high priority, 1 and none the low one; ours is the larger number.
             priority=1 if number(PRIORITY, 0, 1) == 0 else 0,

@@ -26,6 +26,7 @@ from scheduler_cache.dialects.fields import (
     items,
     json_array,
     json_object,
+    names_in,
     quantity,
     request_of,
     text_of,
@@ -313,8 +314,8 @@ def _container_request(pod: Pod, container: Container, listed: object) -> Reques
         memory=amounts,
         cores_percent=cores,
         compute_mode=ComputeMode(mode) if mode else None,
-        uuids=tuple(items(pod.annotations.get(USE_UUID, ""))),
-        models=tuple(items(pod.annotations.get(USE_MODEL, ""))),
+        uuids=tuple(names_in(pod, USE_UUID)),
+        models=tuple(names_in(pod, USE_MODEL)),
         card_policy=CardPolicy(policy) if policy else None,
     )
 

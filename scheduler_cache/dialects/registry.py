@@ -42,6 +42,11 @@ class Reading:
     """The dialect whose scheduler waits for a plugin to do its half; empty: none."""
 
 
+# Ten times what anybody runs. A pod of thousands, which the API server takes, would hold up every
+# replica that reads it, each time that it changes.
+_MOST_CONTAINERS = 128
+
+
 class Dialects:
     """The dialects that this cache understands; `native` is always among them."""
 
@@ -116,6 +121,11 @@ class Dialects:
             names = " and ".join(each.name for each in asking)
             raise InvalidRequestError(
                 f"pod {pod} asks for cards in the dialects {names}; ask in one of them"
+            )
+        if len(pod.containers) > _MOST_CONTAINERS:
+            raise InvalidRequestError(
+                f"pod {pod} asks for cards and has {len(pod.containers)} containers, more than "
+                f"{_MOST_CONTAINERS}; give cards to a pod with fewer"
             )
         request = asking[0].parse_request(pod)
         return request if request.containers else None

@@ -29,6 +29,7 @@ from scheduler_cache.dialects.fields import (
     items,
     memory,
     mig_place,
+    names_in,
     quantity,
     request_of,
     seconds_ns,
@@ -212,9 +213,9 @@ class Volcano(Dialect):
             if percent or not units
             else memory(where.format(MEMORY), units * self.memory_factor * MIB, texts[MEMORY])
         )
-        use = items(pod.annotations.get(USE_TYPE, ""))
+        use = names_in(pod, USE_TYPE)
         # Volcano does not look at the denied types where some are asked for.
-        deny = [] if USE_TYPE in pod.annotations else items(pod.annotations.get(NO_TYPE, ""))
+        deny = [] if USE_TYPE in pod.annotations else names_in(pod, NO_TYPE)
         return request_of(
             f"the request of container {container.name!r}",
             {resource: text for resource, text in texts.items() if text is not None},
@@ -223,8 +224,8 @@ class Volcano(Dialect):
             cores_percent=(cores,) if cores else (),
             shared=not (amount.percent == 100 and cores == 100),
             uuids=(
-                *items(pod.annotations.get(USE_UUID, "")),
-                *(f"!{each}" for each in items(pod.annotations.get(NO_UUID, ""))),
+                *names_in(pod, USE_UUID),
+                *(f"!{each}" for each in names_in(pod, NO_UUID)),
             ),
             models=(*use, *(f"!{each}" for each in deny)),
         )

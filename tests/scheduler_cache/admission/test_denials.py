@@ -401,3 +401,41 @@ def test_no_path_takes_long(block: str, end: str) -> None:
     source = new_pod(container_of("main", {}), **host_path(block * 5000 + end))
 
     assert bool(denial(source)) is end.startswith("/run/vgpu")
+
+
+def crowd(number: int, **limits: str) -> list[dict[str, Any]]:
+    return [container(f"c{i}", **limits) for i in range(number)]
+
+
+def test_no_number_of_containers_takes_long() -> None:
+    """Megabytes of containers; a look at each pair of them would take for minutes."""
+    assert denial(new_pod(*crowd(30_000), **host_path("/run/vgpu"))).startswith("spec.volumes")
+    assert "more than 128" in denial(new_pod(*crowd(30_000, memory="1Gi")))
+    assert "more than 128" in denial(new_pod(*crowd(128), container(memory="1Gi")))
+    assert not denial(new_pod(*crowd(127), container(memory="1Gi")))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "limits"),
+    [
+        ("vgpu.dev/use-uuid", {"vgpu.dev/memory": "1Gi"}),
+        ("vgpu.dev/use-model", {"vgpu.dev/memory": "1Gi"}),
+        ("nvidia.com/nouse-gpuuuid", {"nvidia.com/gpumem": "1"}),
+        ("nvidia.com/use-gputype", {"nvidia.com/gpumem": "1"}),
+        ("volcano.sh/vgpu-use-gpuuuid", {"volcano.sh/vgpu-memory": "1"}),
+        ("nvidia.com/nouse-gputype", {"volcano.sh/vgpu-memory": "1"}),
+    ],
+)
+def test_a_list_that_every_container_keeps_is_short(
+    annotation: str, limits: dict[str, str]
+) -> None:
+    """Of a hundred containers and a list of 256 KiB a replica would keep gigabytes."""
+    names = [f"GPU-{i}" for i in range(257)]
+
+    def denied(number: int) -> str:
+        annotations = {annotation: ",".join(names[:number])}
+        return denial(new_pod(container_of("main", limits), annotations=annotations))
+
+    assert not denied(256)
+    assert denied(257).startswith(annotation)
+    assert "lists 257 names, more than 256" in denied(257)
