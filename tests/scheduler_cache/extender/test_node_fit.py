@@ -386,3 +386,56 @@ def test_every_node_may_have_a_refusal_of_its_own() -> None:
 
     assert words["n0"] == "none of 1 cards fits 1.0Gi: 1 not offered (container 0 runs)"
     assert words["n5999"] == "none of 1 cards fits 1.0Gi: 1 not offered (container 5999 runs)"
+
+
+def test_nodes_that_come_after_a_question_are_found_by_the_next() -> None:
+    nodes = NodeFit()
+    nodes.update(node_view("n0", held("a0")))
+    before = nodes.filter(shape(request(1))).fitting
+    for i in range(1, 100):
+        nodes.update(node_view(f"n{i}", held(f"a{i}")))
+
+    assert before == ["n0"]
+    assert len(nodes.filter(shape(request(1))).fitting) == 100
+
+
+def test_a_card_that_two_nodes_claim_stays_with_the_one_that_is_left() -> None:
+    nodes = NodeFit()
+    nodes.update(node_view("old", held("a")))
+    nodes.update(node_view("new", held("a")))
+
+    nodes.remove("old")
+
+    assert nodes.filter(shape(request(1, uuids=("a",)))).fitting == ["new"]
+
+
+def both_say(fits: bool, view: NodeView, *requests: Request) -> None:
+    pod, asked = asking(*requests)
+    nodes = NodeFit()
+    nodes.update(view)
+
+    assert placed(pod, asked, view) is fits
+    assert bool(nodes.filter(Shape.of(pod, asked)).fitting) is fits
+
+
+def test_a_part_that_is_no_byte_does_not_fit() -> None:
+    tiny = Card(uuid="a", memory_bytes=50, slots=10)
+
+    both_say(False, node_view("n", (tiny, CardUse())), request("1%"))
+    both_say(True, node_view("n", (tiny, CardUse())), request("2%"))
+
+
+def test_who_holds_a_card_alone_shares_it_with_no_container_of_its_own_pod() -> None:
+    sole = request(4, policy=CardPolicy.EXCLUSIVE)
+
+    both_say(False, node_view("n", held("a")), sole, request(2))
+    both_say(True, node_view("n", held("a"), held("b")), sole, request(2))
+
+
+def test_a_demand_leaves_the_only_card_that_another_can_have() -> None:
+    # 4 GiB go on `b` although `a` is fuller, since 2 GiB with 60 % of cores go on `a` alone.
+    unequal = request(4, 2, cores=(10, 60))
+    view = node_view("n", held("a", 4), held("b", 6, reserved=70, slices=1))
+
+    both_say(True, view, unequal, request(2))
+    both_say(False, view, unequal, request(3))

@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from scheduler_cache.extender.what_if import at_worst
+from scheduler_cache.inventory import Inventory, OwnedCard
+from scheduler_cache.model import CardUse
+from scheduler_cache.node_view import NodeView
 from tests.scheduler_cache.extender.clusters import Fleet, asking, waiting
 from tests.scheduler_cache.kube_objects import A, B, gpu, node_report
 
@@ -106,3 +112,26 @@ def test_a_reserved_pod_holds_once_and_not_twice() -> None:
     world.extender.follow(world.cluster.reserve("first", "n1", 1, world.now)[1])
 
     assert world.filter(waiting("p", asking(4))).fitting == ["n1"]
+
+
+def test_room_that_is_free_now_and_taken_later_is_no_room() -> None:
+    world = Fleet(n1=(gpu(A, 8), gpu(B, 10)))
+    world.end(world.hold(waiting("victim", asking(8)), "n1"))
+    world.apply(waiting("first", asking(10), priority=10, nominated="n1"))
+
+    # Only B has room now, and only A will have some.
+    assert world.filter(waiting("p", asking(4))).fitting == []
+
+
+def test_at_worst_is_the_larger_of_everything() -> None:
+    now = NodeView(
+        name="n",
+        inventory=Inventory(cards={A: OwnedCard(card=gpu(A), owner="native")}),
+        uses={A: CardUse(1, 20, 3)},
+    )
+    later = replace(now, uses={A: CardUse(2, 10, 4, ("pod x",))}, refusal="why")
+
+    kept = at_worst(now, later)
+
+    assert kept.uses == {A: CardUse(2, 20, 4, ("pod x",))}
+    assert kept.refusal == "why"

@@ -19,7 +19,7 @@ from scheduler_cache.node_view import Hold, NodeView, added
 from scheduler_cache.pod import ContainerKind
 from tests.scheduler_cache.builders import GIB
 from tests.scheduler_cache.extender.clusters import Fleet, asking, waiting
-from tests.scheduler_cache.kube_objects import A, B, gpu, node_report
+from tests.scheduler_cache.kube_objects import A, B, C, gpu, node_report
 
 EXAMPLES = int(os.environ.get("VGPU_TEST_EXAMPLES", "100"))
 
@@ -220,3 +220,20 @@ def test_the_victims_are_enough_needed_and_the_least_important(
         assert search.cost(found) == min(map(search.cost, enough))
     elif len(parts) == 1:
         assert not any(found - {uid} in enough for uid in found)
+
+
+def test_of_several_containers_the_higher_priority_stays() -> None:
+    world = full(("high", 4, 5), ("low", 4, 1))
+    two = waiting("p", asking(2), {**asking(2), "name": "beside"}, priority=9)
+
+    assert preempt(world, two, n1=("x",))["n1"].uids == ("x", "low")
+
+
+def test_several_cards_are_freed_where_the_lowest_priorities_are() -> None:
+    world = Fleet(n1=(gpu(A, 8), gpu(B, 8), gpu(C, 8)))
+    for uid, priority in (("on-a", 5), ("on-b", 1), ("on-c", 1)):
+        world.hold(waiting(uid, asking(8), priority=priority), "n1")
+
+    found = preempt(world, waiting("p", asking(8, count=2), priority=9), n1=("x",))
+
+    assert found["n1"].uids == ("x", "on-b", "on-c")
