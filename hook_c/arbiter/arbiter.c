@@ -80,7 +80,8 @@ static bool read_exactly(int fd, void *buffer, size_t size, size_t offset)
 	return pread(fd, buffer, size, (off_t)offset) == (ssize_t)size;
 }
 
-/* What the tenant says. What cannot be read says nothing. */
+/* What the tenant says. What cannot be read says nothing. Only of who has the card it matters how
+ * far its processes are: the others may have written a million bytes that say so. */
 static void hear(struct vgpu_arbiter *arbiter, unsigned int number, uint64_t now_ns)
 {
 	struct slots_tenant *tenant = &arbiter->slots.tenant[number];
@@ -90,18 +91,20 @@ static void hear(struct vgpu_arbiter *arbiter, unsigned int number, uint64_t now
 
 	if (!read_exactly(container->usage_fd, usage, head, 0))
 		return;
-
-	uint32_t slots = usage->slots_high < VGPU_MAX_SLOTS ? usage->slots_high : VGPU_MAX_SLOTS;
-
-	if (!read_exactly(container->usage_fd, usage->slot, slots * sizeof(usage->slot[0]), head))
-		return;
-	tenant->queue_end_ns = 0;
-	tenant->is_syncing = false;
-	for (uint32_t card = 0; card < container->count; card++) {
+	for (uint32_t card = 0; card < container->count; card++)
 		if (usage->turn[card].want != container->want[card]) {
 			container->want[card] = usage->turn[card].want;
 			tenant->wanted_ns = now_ns;
 		}
+
+	uint32_t slots = usage->slots_high < VGPU_MAX_SLOTS ? usage->slots_high : VGPU_MAX_SLOTS;
+
+	if (tenant->is_owner &&
+	    !read_exactly(container->usage_fd, usage->slot, slots * sizeof(usage->slot[0]), head))
+		return;
+	tenant->queue_end_ns = 0;
+	tenant->is_syncing = false;
+	for (uint32_t card = 0; tenant->is_owner && card < container->count; card++) {
 		for (uint32_t i = 0; i < slots; i++) {
 			uint64_t end_ns = usage->slot[i].dev[card].queue_end_ns;
 

@@ -19,6 +19,7 @@ from runtime_shim.arbiter import LIBRARY_NAME, Arbiter, Turns
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import CARD, OTHER_CARD, allocation, part
 
+VGPU_MAX_SLOTS = 1024
 LIBRARY = Path(__file__).parents[2] / "build" / LIBRARY_NAME
 PRELOAD = b"/dev/vgpu/libvgpu.so\n"
 DEADLINE_SECONDS = 30.0
@@ -183,14 +184,19 @@ def test_who_had_a_card_alone_is_not_kept_from_it_afterwards(
         assert turns(second).held_ns < 1_000_000_000
 
 
-def looks_of_the_thread() -> int:
-    """Return how often the arbiter's thread has gone to sleep."""
+def number_of_the_thread(file: str, name: str) -> int:
+    """Return a number from a file that /proc has of the arbiter's thread."""
     for task in Path("/proc/self/task").iterdir():
         if (task / "comm").read_text() == "vgpu-arbiter\n":
-            status = (task / "status").read_text()
-            line = next(line for line in status.splitlines() if line.startswith("voluntary"))
+            text = (task / file).read_text()
+            line = next(line for line in text.splitlines() if line.startswith(name))
             return int(line.split()[1])
     raise AssertionError("no thread of the arbiter")
+
+
+def looks_of_the_thread() -> int:
+    """Return how often the arbiter's thread has gone to sleep."""
+    return number_of_the_thread("status", "voluntary")
 
 
 def test_who_rings_without_a_pause_is_heard_5000_times_a_second(
@@ -212,6 +218,25 @@ def test_who_rings_without_a_pause_is_heard_5000_times_a_second(
     looks = looks_of_the_thread() - before
     assert rings > 6000 * seconds, "nothing was shown: it was not rung often enough"
     assert 0 < looks < 6000 * seconds
+
+
+def test_who_has_not_the_card_costs_little_whatever_it_has_written(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    every = [regions.create(allocation(part(cores_percent=10)), PRELOAD) for _ in range(10)]
+    arbiter.follow(every)
+    usages = [usage_of(region) for region in every]
+    for usage in usages[1:]:
+        usage.slots_high = VGPU_MAX_SLOTS
+    before, looked = number_of_the_thread("io", "rchar"), looks_of_the_thread()
+
+    def has_looked_often() -> bool:
+        usages[0].turn[0].want += 1
+        return looks_of_the_thread() > looked + 100
+
+    wait_until(has_looked_often, "the arbiter does not look")
+    read_bytes = number_of_the_thread("io", "rchar") - before
+    assert read_bytes / (looks_of_the_thread() - looked) < USAGE_BYTES
 
 
 def test_a_damaged_usage_file_harms_nobody_else(regions: Regions, arbiter: Arbiter) -> None:
