@@ -69,9 +69,13 @@ class Health:
         """Take what the driver has reported, and try the cards that have been quiet."""
         for xid in await self._inventory.xids():
             self._take(xid)
+        self._judge()  # to try a card may take half a minute
         for uuid, ailment in list(self._ailing.items()):
             if self._clock() - ailment.tried_at >= self._quiet_seconds:
                 await self._try(uuid, ailment)
+        self._judge()
+
+    def _judge(self) -> None:
         if self._inventory.judge({uuid: each.reason for uuid, each in self._ailing.items()}):
             self._changed()
 
@@ -83,7 +87,8 @@ class Health:
             logger.warning("error of a program on a card", extra={**extra, "reason": what})
             return
         reason = f"Xid {xid.number}: {OF_THE_CARD[xid.number]}"
-        logger.error("card held back", extra={**extra, "reason": reason})
+        what = "card held back" if cards else "error of a card that is not known"
+        logger.error(what, extra={**extra, "reason": reason})
         for card in cards:
             self._ailing[card.uuid] = _Ailment(reason, self._clock())
 
@@ -105,6 +110,6 @@ class Health:
 
 def _is_hit(card: CardFacts, xid: Xid) -> bool:
     """Tell whether an error is a card's: a GPU's is that of every MIG instance on it."""
-    if xid.gpu_uuid not in (card.uuid, card.parent_uuid):
+    if not xid.gpu_uuid or xid.gpu_uuid not in (card.uuid, card.parent_uuid):
         return False
     return xid.gpu_instance in (-1, card.gpu_instance) or card.gpu_instance == -1

@@ -34,6 +34,8 @@ _XID_EVENT = 0x8
 _NO_INSTANCE = 0xFFFFFFFF
 # Enough to be told what is there; the thread has other questions to ask.
 _EVENT_WAIT_MS = 5
+# At a time: programs that fail without a pause must not keep the thread from its other questions.
+_MOST_EVENTS = 256
 
 _NO_MEMORY = (
     "the driver does not say how much memory it has; set driver.unified_memory_bytes of the node"
@@ -97,6 +99,7 @@ class Xid:
 
     number: int
     gpu_uuid: str
+    """Empty when it is not known."""
     gpu_instance: int = -1
     """Of the MIG instance where it happened; -1: it is not one's alone."""
 
@@ -332,22 +335,36 @@ class PyNvml:
     def xids(self) -> list[Xid]:
         """Return the errors since the last call; those before the first one are not known."""
         self._start()
+        found: list[Xid] = []
         try:
             self._watch()
-            found = []
-            while (event := _next_event(self._events)) is not None:
-                address = ctypes.cast(event.device, ctypes.c_void_p).value or 0
-                instance = event.gpuInstanceId
-                found.append(
-                    Xid(
-                        number=event.eventData,
-                        gpu_uuid=self._watched.get(address, ""),
-                        gpu_instance=-1 if instance == _NO_INSTANCE else instance,
-                    )
-                )
-            return found
+            for _ in range(_MOST_EVENTS):
+                event = _next_event(self._events)
+                if event is None:
+                    break
+                found.append(self._xid(event))
         except pynvml.NVMLError as error:
-            raise self._card_failed("watch for errors of cards", error) from error
+            failure = self._card_failed("watch for errors of cards", error)
+            self._watch_anew()
+            if not found:  # what was told already is told to nobody again
+                raise failure from error
+        return found
+
+    def _xid(self, event: Any) -> Xid:  # noqa: ANN401 - pynvml has no types
+        address = ctypes.cast(event.device, ctypes.c_void_p).value or 0
+        instance = event.gpuInstanceId
+        return Xid(
+            number=event.eventData,
+            gpu_uuid=self._watched.get(address, ""),
+            gpu_instance=-1 if instance == _NO_INSTANCE else instance,
+        )
+
+    def _watch_anew(self) -> None:
+        """Let go of the events: a lost card may fail for all, and is not watched the next time."""
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
 
     def _watch(self) -> None:
         """Watch every GPU that is not watched yet; MIG instances have no events of their own."""

@@ -30,10 +30,16 @@ class Probe:
         """`library_dirs`: searched for driver libraries before the loader's own folders."""
         self._program = program
         self._library_dirs = library_dirs
+        self._hanging: dict[str, asyncio.subprocess.Process] = {}
+        """Those that did not end when they were killed, by card."""
 
     @contextlib.asynccontextmanager
     async def context(self, card_uuid: str) -> AsyncIterator[int]:
         """Hold a context on a card meanwhile; yields the process that has it. Raises ProbeError."""
+        earlier = self._hanging.pop(card_uuid, None)
+        if earlier is not None and earlier.returncode is None:  # a card takes no second one with it
+            self._hanging[card_uuid] = earlier
+            raise ProbeError(f"process {earlier.pid}, an earlier probe, hangs in the driver")
         try:
             process = await asyncio.create_subprocess_exec(
                 self._program,
@@ -59,9 +65,11 @@ class Probe:
         finally:
             if process.returncode is None:
                 process.kill()
+            self._hanging[card_uuid] = process
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await process.wait()
+                    del self._hanging[card_uuid]
 
     def _environment(self, card_uuid: str) -> dict[str, str]:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": card_uuid}

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim import probe as probe_module
 from runtime_shim.health import Health
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
 from runtime_shim.probe import Probe, ProbeError
@@ -53,6 +57,7 @@ class Site:
         self.works = False
         self.probed: list[str] = []
         self.changes = 0
+        self.trying: Callable[[], None] = lambda: None
         self.health = Health(self.inventory, self, self._changed, lambda: self.now)
 
     def _changed(self) -> None:
@@ -61,6 +66,7 @@ class Site:
     @contextlib.asynccontextmanager
     async def context(self, card_uuid: str) -> AsyncIterator[int]:
         self.probed.append(card_uuid)
+        self.trying()
         if not self.works:
             raise ProbeError("cuCtxCreate: 46")
         yield 1
@@ -165,6 +171,23 @@ async def test_a_card_that_went_away_is_forgotten(site: Site) -> None:
     assert site.healthy() == [CARD, OTHER_CARD]
 
 
+async def test_an_error_of_a_card_that_is_not_known_holds_back_nobody(site: Site) -> None:
+    await site.look(xid(79, uuid=""))
+
+    assert site.healthy() == [CARD, OTHER_CARD]
+
+
+async def test_a_card_is_held_back_before_another_one_is_tried(site: Site) -> None:
+    """To try a card whose driver hangs takes half a minute, in which creates would go on."""
+    await site.look(xid(79))
+    site.now += 60
+    healthy: list[list[str]] = []
+    site.trying = lambda: healthy.append(site.healthy())
+    await site.look(xid(48, OTHER_CARD))
+
+    assert healthy == [[]]
+
+
 def instance(uuid: str, gpu_instance: int) -> CardFacts:
     return dataclasses.replace(
         card(uuid), kind=pb.CARD_KIND_MIG, parent_uuid=CARD, gpu_instance=gpu_instance
@@ -230,6 +253,36 @@ async def test_the_real_probe_tells_a_card_that_works(
     with pytest.raises(ProbeError):
         async with probe.context(gpu.uuid(1)):
             pass
+
+
+async def test_a_probe_that_cannot_be_killed_is_the_only_one_on_its_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in a driver that hangs survives SIGKILL; one more each minute would fill a node."""
+    program = tmp_path / "vgpu-probe"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(probe_module, "_PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(probe_module, "_END_SECONDS", 0.1)
+    probe = Probe(program, ())
+    with monkeypatch.context() as unkillable:
+        unkillable.setattr(asyncio.subprocess.Process, "kill", lambda _: None)
+        with pytest.raises(ProbeError, match="time is over"):
+            async with probe.context(CARD):
+                pass
+    with pytest.raises(ProbeError, match=r"process (\d+), an earlier probe, hangs") as raised:
+        async with probe.context(CARD):
+            pass
+    os.kill(int(str(raised.value).split(",")[0].split()[1]), signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                async with probe.context(CARD):
+                    pass
+            except ProbeError as error:
+                if "time is over" in str(error):
+                    break
+            await asyncio.sleep(0.05)
 
 
 async def test_a_probe_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
@@ -304,3 +306,48 @@ async def test_a_card_reports_its_minor_number(nvml: Nvml, inventory: Inventory)
     await inventory.refresh()
 
     assert inventory.messages(1)[0].minor == 5
+
+
+class Events:
+    """NVML's events, which fail or never end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *numbers: int, failure: int = 0) -> None:
+        self.numbers = list(numbers)
+        self.failure = failure
+        self.freed = 0
+        self.client = PyNvml()
+        monkeypatch.setattr(self.client, "_start", lambda: None)
+        monkeypatch.setattr(self.client, "_watch", self._watch)
+        monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", self._wait)
+        monkeypatch.setattr(pynvml, "nvmlEventSetFree", self._free)
+
+    def _watch(self) -> None:
+        self.client._events = self
+
+    def _free(self, _: object) -> None:
+        self.freed += 1
+
+    def _wait(self, *_: object) -> SimpleNamespace:
+        if self.numbers:
+            number = self.numbers.pop(0)
+            return SimpleNamespace(device=None, eventData=number, gpuInstanceId=0xFFFFFFFF)
+        raise pynvml.NVMLError(self.failure or pynvml.NVML_ERROR_TIMEOUT)
+
+
+def test_errors_that_were_told_before_a_failure_are_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = Events(monkeypatch, 48, 79, failure=pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    assert [each.number for each in events.client.xids()] == [48, 79]
+    with pytest.raises(InventoryError, match="watch for errors"):
+        events.client.xids()
+    # The next look watches only cards that are there.
+    assert events.freed == 2
+
+
+def test_errors_without_a_pause_leave_the_thread_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Events(monkeypatch, *[13] * 1000)
+
+    assert 0 < len(events.client.xids()) < 1000
+    assert not events.freed
