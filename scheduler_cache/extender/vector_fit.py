@@ -26,6 +26,8 @@ TOP_SCORE = 10
 
 # Beyond this many different amounts in one container, nodes are tried one by one.
 _MOST_DIFFERENT = 5
+# Each takes a millisecond, and everybody else waits. On the others the pod counts as not fitting.
+_MOST_TRIED = 256
 
 Scores = NDArray[np.int8]
 
@@ -134,6 +136,8 @@ class VectorFit:
         for i in order:
             request = shape.parts[i][1]
             fits &= self._fits_one(request, left)
+            if not fits.any():
+                return fits
             chosen[i] = self._choose(request, left, largest_bytes)
             self._take(request, chosen[i], left)
         beside = self._free.copy()
@@ -237,7 +241,9 @@ class VectorFit:
     def _one_by_one(self, shape: Shape, nodes: Mask) -> Mask:
         fits = nodes.copy()
         pod, asked = shape.example()
-        for at in np.flatnonzero(nodes).tolist():
+        candidates = np.flatnonzero(nodes)
+        fits[candidates[_MOST_TRIED:]] = False
+        for at in candidates[:_MOST_TRIED].tolist():
             view = self._cards.views[at]
             try:
                 if view is not None:

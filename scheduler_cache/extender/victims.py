@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import comb
 
 from scheduler_cache.errors import NoRoomError
 from scheduler_cache.extender.shape import Shape
@@ -24,6 +25,8 @@ from scheduler_cache.placing import place_pod
 
 # Larger sets are not tried one by one: of 16 holders of a card there would be thousands.
 _LARGEST_TRIED = 3
+# Nor these, where a card has a hundred slots.
+_MOST_TRIED = 1000
 
 Cost = tuple[int, int, int, int]
 """The highest priority, the number of pods, the sum of priorities, the bytes."""
@@ -77,6 +80,8 @@ class Search:
         level = next(each for each in levels if self._takes(card_uuid, self._up_to(holders, each)))
         holders = [uid for uid in holders if self.evictable[uid] <= level]
         for size in range(min(len(holders), _LARGEST_TRIED) + 1):
+            if comb(len(holders), size) > _MOST_TRIED:
+                break
             enough = [
                 chosen
                 for some in combinations(holders, size)
