@@ -61,6 +61,7 @@ class Arbiter:
         self._lock = threading.Lock()
         self._tenants: dict[str, _Tenant] = {}
         self._cards: dict[str, int] = {}
+        self._told: set[str] = set()
 
     def follow(self, regions: Sequence[Region]) -> None:
         """Arbitrate between exactly these containers from now on."""
@@ -76,16 +77,35 @@ class Arbiter:
                 self._native.vgpu_arbiter_remove(self._handle, gone.number)
         slices = {name: list(region.allocation.slices) for name, region in present.items()}
         counts = Counter(part.card_uuid for parts in slices.values() for part in parts)
+        self._cards = {uuid: number for uuid, number in self._cards.items() if uuid in counts}
+        self._told &= present.keys()
         for allocation_id, region in present.items():
-            first = slices[allocation_id][0]
-            weight = first.weight or max(1, first.reserved_percent)
-            known = self._tenants.get(allocation_id)
-            tenant: _Tenant | None = known or self._add(region, weight)
-            if tenant is not None and tenant.weight != weight:
-                tenant.weight = weight
-                self._native.vgpu_arbiter_set_weight(self._handle, tenant.number, tenant.weight)
-            alone = [counts[part.card_uuid] == 1 for part in slices[allocation_id]]
-            region.set_alone(alone, wake=known is None and tenant is not None)
+            try:
+                self._follow_one(region, [counts[part.card_uuid] for part in slices[allocation_id]])
+            except Exception as error:  # one container's files must not end the turns of all others
+                self._say_without_turns(allocation_id, repr(error))
+
+    def _follow_one(self, region: Region, sharers: Sequence[int]) -> None:
+        """`sharers`: how many containers are on each of its cards."""
+        first = region.allocation.slices[0]
+        weight = first.weight or max(1, first.reserved_percent)
+        known = self._tenants.get(region.allocation.allocation_id)
+        tenant: _Tenant | None = known or self._add(region, weight)
+        if tenant is not None and tenant.weight != weight:
+            tenant.weight = weight
+            self._native.vgpu_arbiter_set_weight(self._handle, tenant.number, tenant.weight)
+        region.set_alone(
+            [count == 1 for count in sharers], wake=known is None and tenant is not None
+        )
+
+    def _say_without_turns(self, allocation_id: str, reason: str) -> None:
+        """Say it once: it is tried again at every look."""
+        if allocation_id not in self._told:
+            self._told.add(allocation_id)
+            logger.warning(
+                "no turns for a container: it keeps to its own share",
+                extra={"allocation_id": allocation_id, "reason": reason},
+            )
 
     def turns(self) -> dict[str, Turns]:
         """Return what each container has had, by allocation."""
@@ -107,11 +127,14 @@ class Arbiter:
                 self._handle = _ffi.NULL
                 self._tenants.clear()
 
+    def _number_of(self, card_uuid: str) -> int:
+        """Return the card's number among those that are in use."""
+        taken = set(self._cards.values())
+        free = next(number for number in range(len(taken) + 1) if number not in taken)
+        return self._cards.setdefault(card_uuid, free)
+
     def _add(self, region: Region, weight: int) -> _Tenant | None:
-        cards = [
-            self._cards.setdefault(part.card_uuid, len(self._cards))
-            for part in region.allocation.slices
-        ]
+        cards = [self._number_of(part.card_uuid) for part in region.allocation.slices]
         number = (
             self._native.vgpu_arbiter_add(
                 self._handle,
@@ -125,13 +148,7 @@ class Arbiter:
             else -1
         )
         if number < 0:
-            logger.warning(
-                "no turns for a container: it keeps to its own share",
-                extra={
-                    "allocation_id": region.allocation.allocation_id,
-                    "reason": os.strerror(-number),
-                },
-            )
+            self._say_without_turns(region.allocation.allocation_id, os.strerror(-number))
             return None
         tenant = _Tenant(region=region, number=number, weight=weight)
         self._tenants[region.allocation.allocation_id] = tenant

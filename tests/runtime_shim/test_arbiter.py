@@ -8,6 +8,7 @@ import mmap
 import os
 import platform
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,30 @@ def test_files_that_are_missing_leave_a_container_without_turns(
 
     assert limits.arbiter_ns == 0
     assert arbiter.turns() == {}
+
+
+def test_one_that_cannot_be_followed_is_said_once_and_ends_nobody_elses_turns(
+    regions: Regions, arbiter: Arbiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = regions.create(allocation(part()), PRELOAD)
+    del bad.allocation.slices[:]
+    good = [regions.create(allocation(part(cores_percent=50)), PRELOAD) for _ in range(2)]
+
+    for _ in range(3):
+        arbiter.follow([bad, *good])
+
+    assert arbiter.turns().keys() == {each.allocation.allocation_id for each in good}
+    assert [limits_of(each).dev[0].alone for each in good] == [0, 0]
+    said = [record for record in caplog.records if "no turns" in record.message]
+    assert [record.allocation_id for record in said] == [bad.allocation.allocation_id]  # type: ignore[attr-defined]
+
+
+def test_cards_that_come_and_go_have_turns_however_many_there_were(
+    regions: Regions, arbiter: Arbiter
+) -> None:
+    stays = regions.create(allocation(part(cores_percent=50)), PRELOAD)
+    for _ in range(70):
+        comes = regions.create(allocation(part(f"MIG-{uuid.uuid4()}")), PRELOAD)
+        arbiter.follow([stays, comes])
+        assert comes.allocation.allocation_id in arbiter.turns()
+        regions.remove(comes.allocation.allocation_id)
