@@ -100,7 +100,12 @@ async def serving(
         [web.post(path, _endpoint(each, names, body_seconds)) for path, each in handlers.items()]
     )
     runner = web.AppRunner(
-        app, access_log=None, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=drain_seconds
+        app,
+        access_log=None,
+        keepalive_timeout=_IDLE_SECONDS,
+        shutdown_timeout=drain_seconds,
+        # Nobody who calls compresses, and a small body that becomes a large one is an attack.
+        auto_decompress=False,
     )
     async with AsyncExitStack() as stack:
         await runner.setup()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -202,6 +203,15 @@ async def test_a_body_over_the_limit_is_refused(site: Site) -> None:
         session.post(f"{url}/echo", data=b"x" * 1001) as response,
     ):
         assert response.status == 413
+
+
+async def test_a_compressed_body_is_not_blown_up(site: Site) -> None:
+    small = gzip.compress(bytes(1 << 20))
+
+    async with site.server() as url, site.client(site.caller) as client:
+        headers = {"Content-Encoding": "gzip"}
+        async with client.post(f"{url}/echo", data=small, headers=headers) as answer:
+            assert await answer.read() == small
 
 
 async def test_a_body_that_does_not_come_ends_in_408(site: Site) -> None:
