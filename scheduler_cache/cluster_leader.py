@@ -302,13 +302,16 @@ def _binding(pod: Pod, node_name: str, annotations: Mapping[str, str]) -> dict[s
 
 
 def epoch_floor(cluster: Cluster) -> int:
-    """Return the highest epoch that any allocation carries, in case the Lease was deleted."""
+    """Return the highest epoch that we wrote into any allocation, in case the Lease was deleted.
+
+    Only what carries our MAC counts: what a node says of its containers could use up all epochs.
+    """
     return max(
         (
-            allocation.epoch
-            for name in cluster.node_names
-            if (view := cluster.view(name)) is not None
-            for allocation in view.allocations.values()
+            decision.epoch
+            for record in cluster.records
+            for decision in (record.decision, record.assumed and record.assumed.decision)
+            if decision and not decision.doubt
         ),
         default=0,
     )

@@ -44,7 +44,7 @@ def annotated(known: str, told: Iterable[Isolation]) -> str:
     """
     try:
         entries = json.loads(known or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         entries = {}
     if not isinstance(entries, dict):
         entries = {}

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 
+from scheduler_cache.cluster_leader import epoch_floor
 from scheduler_cache.dialects.dialect import Decision
 from scheduler_cache.dialects.hami import Hami
 from scheduler_cache.dialects.koordinator import Koordinator
@@ -29,6 +30,7 @@ from tests.scheduler_cache.kube_objects import (
     container,
     container_of,
     gpu,
+    identity,
     kube_node,
     node_report,
     pod,
@@ -545,3 +547,19 @@ def test_containers_of_one_account_hold_the_same_or_nothing() -> None:
 
     with pytest.raises(NotBelievedError, match="share one account and yet hold different"):
         world.resolve()
+
+
+def test_no_node_can_use_up_the_epochs() -> None:
+    """A Lease counts to 2^31; a new leader's epoch begins above all that we ever wrote."""
+    world = World(gpu(A))
+    world.bind(pod("p1"), epoch=7)
+    told = dataclasses.replace(
+        world.resolve(), allocation_id="x", pod=identity("p9"), epoch=(1 << 31) - 2
+    )
+
+    world.report(told)
+
+    assert epoch_floor(world.cluster) == 7
+    world.apply(pod("p2"))
+    world.cluster.reserve("p2", NODE, 8, world.now)
+    assert epoch_floor(world.cluster) == 8

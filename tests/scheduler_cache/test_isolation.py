@@ -34,7 +34,7 @@ def test_what_it_said_of_other_containers_stays_and_the_same_again_changes_nothi
     }
 
 
-@pytest.mark.parametrize("known", ["", "{", "[]", "null", "7"])
+@pytest.mark.parametrize("known", ["", "{", "[]", "null", "7", "[" * 100_000])
 def test_an_unreadable_annotation_is_written_anew(known: str) -> None:
     assert annotated(known, [told("main")]) == '{"main":{"state":"enforced"}}'
 

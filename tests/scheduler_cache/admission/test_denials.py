@@ -404,7 +404,8 @@ def test_no_path_takes_long(block: str, end: str) -> None:
 
 
 def crowd(number: int, **limits: str) -> list[dict[str, Any]]:
-    return [container(f"c{i}", **limits) for i in range(number)]
+    asked = {f"vgpu.dev/{name}": amount for name, amount in limits.items()}
+    return [container_of(f"c{i}", asked) for i in range(number)]
 
 
 def test_no_number_of_containers_takes_long() -> None:
