@@ -373,7 +373,12 @@ class Agent:
     async def _look_for_cards(self) -> None:
         while True:
             await asyncio.sleep(_INVENTORY_SECONDS)
-            if await self.inventory.refresh():
+            try:
+                changed = await self.inventory.refresh()
+            except Exception:  # one odd card must not end the agent
+                logger.exception("looking for cards failed")
+                continue
+            if changed:
                 self._cards_changed()
 
     def _cards_changed(self) -> None:

@@ -62,7 +62,10 @@ class Health:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # one odd card must not end the agent
+                logger.exception("looking at the health of cards failed")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:

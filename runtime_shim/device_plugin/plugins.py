@@ -100,15 +100,26 @@ class DevicePlugins:
                 while True:
                     self._wake.clear()
                     renew()
-                    await self._list()
-                    done = await self._register()
+                    if not await self._offer():
+                        # Not woken meanwhile: with each try a socket of ours comes and goes.
+                        await asyncio.sleep(_RETRY_SECONDS)
+                        continue
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_SECONDS if done else _RETRY_SECONDS):
+                        async with asyncio.timeout(_LOOK_SECONDS):
                             await self._wake.wait()
         finally:
             for plugin in self._plugins:
                 if plugin.server is not None:
                     await plugin.server.stop()
+
+    async def _offer(self) -> bool:
+        """Tell the kubelet what it does not know; return whether that has worked."""
+        try:
+            await self._list()
+            return await self._register()
+        except Exception:  # an odd kubelet must not end the agent
+            logger.exception("offering resources to the kubelet failed")
+            return False
 
     async def _list(self) -> None:
         """Name the slots of cards that have changed; in a thread, since there may be many."""
@@ -131,10 +142,10 @@ class DevicePlugins:
                 logger.info("slots of this node", extra=extra)
 
     async def _register(self) -> bool:
-        """Register what the kubelet does not know; return whether it knows everything now."""
+        """Register what the kubelet does not know, if there is one; return whether that worked."""
         kubelet = _identity(self._kubelet.registration)
         if kubelet is None:
-            return False
+            return True
         missing = [each for each in self._plugins if not each.is_registered(kubelet)]
         if not missing:
             return True
@@ -202,4 +213,7 @@ def _identity(socket: Path) -> _SocketIdentity | None:
 def _remove_old_sockets(folder: Path) -> None:
     """Remove what an earlier agent left that was killed."""
     for socket in folder.glob(f"{_SOCKETS}*.sock"):
-        socket.unlink(missing_ok=True)
+        try:
+            socket.unlink(missing_ok=True)
+        except OSError as error:  # none of ours: each has a name that was never used
+            logger.warning("not removed", extra={"path": str(socket), "reason": str(error)})

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
+from runtime_shim import health as health_module
 from runtime_shim import probe as probe_module
 from runtime_shim.health import Health
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
@@ -21,6 +22,7 @@ from runtime_shim.probe import Probe, ProbeError
 from runtime_shim.xids import OF_A_PROGRAM, OF_THE_CARD
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.runtime_shim.allocations import CARD, OTHER_CARD
+from tests.runtime_shim.test_agent import until
 from tests.runtime_shim.test_inventory import Nvml, card, nvml_of
 from tests.testbed import BUILD
 
@@ -175,6 +177,25 @@ async def test_an_error_of_a_card_that_is_not_known_holds_back_nobody(site: Site
     await site.look(xid(79, uuid=""))
 
     assert site.healthy() == [CARD, OTHER_CARD]
+
+
+async def test_what_nobody_has_thought_of_does_not_end_the_look(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_LOOK_SECONDS", 0.01)
+    broken = True
+
+    def xids() -> list[Xid]:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise ValueError("an odd name of a card")
+        return [xid(79)]
+
+    monkeypatch.setattr(site.nvml, "xids", xids)
+    looking = asyncio.create_task(site.health.run())
+    await until(lambda: site.healthy() == [OTHER_CARD])
+    looking.cancel()
 
 
 async def test_a_card_is_held_back_before_another_one_is_tried(site: Site) -> None:

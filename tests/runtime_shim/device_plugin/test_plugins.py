@@ -7,14 +7,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.config import DevicePlugin
+from runtime_shim.device_plugin import plugins as plugins_module
 from runtime_shim.device_plugin.plugins import DevicePlugins
 from runtime_shim.device_plugin.resources import resources_of
-from runtime_shim.kubelet import Kubelet
+from runtime_shim.kubelet import Devices, Kubelet
 from tests.fakes.kubelet import FakeKubelet, running_kubelet
 from tests.fakes.nvidia_plugin import NvidiaPlugin
 from tests.runtime_shim.device_plugin.test_listing import card
@@ -65,6 +67,47 @@ async def test_every_resource_is_registered(node: Node, kubelet: FakeKubelet) ->
         assert kubelet.healthy(COUNT) == 20
         assert kubelet.healthy("volcano.sh/vgpu-number") == 20
         assert kubelet.healthy("volcano.sh/vgpu-cores") == 200
+
+
+async def test_a_kubelet_that_refuses_is_not_asked_without_a_pause(
+    node: Node, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket of each try wakes the one who watches the folder."""
+    monkeypatch.setattr(plugins_module, "_RETRY_SECONDS", 3600.0)
+    kubelet.refuses.add(COUNT)
+    asked = 0
+    register = Kubelet.register
+
+    async def counted(self: Kubelet, *arguments: Any) -> None:  # noqa: ANN401
+        nonlocal asked
+        asked += 1
+        await register(self, *arguments)
+
+    monkeypatch.setattr(Kubelet, "register", counted)
+    async with node.running():
+        await until(lambda: asked > 0)
+        await asyncio.sleep(1.0)
+
+    assert asked == 1
+
+
+async def test_what_cannot_be_removed_or_understood_ends_nothing(
+    node: Node, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kubelet.plugins / "vgpu-odd.sock").mkdir()
+    broken = True
+    devices = Kubelet.devices
+
+    async def odd(self: Kubelet, seconds: float) -> Devices:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise ValueError("an answer that nobody has thought of")
+        return await devices(self, seconds)
+
+    monkeypatch.setattr(Kubelet, "devices", odd)
+    async with node.running():
+        await until(lambda: kubelet.healthy(COUNT) == 20)
 
 
 async def test_nobody_else_may_open_a_plugin_s_socket(node: Node, kubelet: FakeKubelet) -> None:
