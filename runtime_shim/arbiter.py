@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,18 +75,16 @@ class Arbiter:
             if present.get(allocation_id) is not gone.region:
                 del self._tenants[allocation_id]
                 self._native.vgpu_arbiter_remove(self._handle, gone.number)
-        slices = {name: list(region.allocation.slices) for name, region in present.items()}
-        counts = Counter(part.card_uuid for parts in slices.values() for part in parts)
+        counts = _sharers(regions)
         self._cards = {uuid: number for uuid, number in self._cards.items() if uuid in counts}
         self._told &= present.keys()
         for allocation_id, region in present.items():
             try:
-                self._follow_one(region, [counts[part.card_uuid] for part in slices[allocation_id]])
+                self._follow_one(region, counts)
             except Exception as error:  # one container's files must not end the turns of all others
                 self._say_without_turns(allocation_id, repr(error))
 
-    def _follow_one(self, region: Region, sharers: Sequence[int]) -> None:
-        """`sharers`: how many containers are on each of its cards."""
+    def _follow_one(self, region: Region, counts: Mapping[str, int]) -> None:
         first = region.allocation.slices[0]
         weight = first.weight or max(1, first.reserved_percent)
         known = self._tenants.get(region.allocation.allocation_id)
@@ -94,9 +92,7 @@ class Arbiter:
         if tenant is not None and tenant.weight != weight:
             tenant.weight = weight
             self._native.vgpu_arbiter_set_weight(self._handle, tenant.number, tenant.weight)
-        region.set_alone(
-            [count == 1 for count in sharers], wake=known is None and tenant is not None
-        )
+        region.set_alone(_alone(region, counts), wake=known is None and tenant is not None)
 
     def _say_without_turns(self, allocation_id: str, reason: str) -> None:
         """Say it once: it is tried again at every look."""
@@ -155,6 +151,21 @@ class Arbiter:
         return tenant
 
 
+def _sharers(regions: Sequence[Region]) -> Mapping[str, int]:
+    """Return how many containers are on each card."""
+    return Counter(part.card_uuid for region in regions for part in region.allocation.slices)
+
+
+def _alone(region: Region, counts: Mapping[str, int]) -> list[bool]:
+    return [counts[part.card_uuid] == 1 for part in region.allocation.slices]
+
+
+def _say_who_is_alone(regions: Sequence[Region]) -> None:
+    counts = _sharers(regions)
+    for region in regions:
+        region.set_alone(_alone(region, counts))
+
+
 async def arbitrate(library: Path, regions: Regions) -> None:
     """Keep an arbiter that follows the node's regions, until cancelled."""
     try:
@@ -164,7 +175,10 @@ async def arbitrate(library: Path, regions: Regions) -> None:
             "no arbiter: containers that share a card keep to less than their shares",
             extra={"reason": str(error)},
         )
-        return
+        # What was alone may not stay so: it would take what a newcomer is promised.
+        while True:
+            await in_thread(partial(_say_who_is_alone, regions.all()))
+            await asyncio.sleep(_FOLLOW_SECONDS)
     try:
         while True:
             try:

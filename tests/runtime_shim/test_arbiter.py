@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import mmap
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from runtime_shim.abi import LIMITS_BYTES, USAGE_BYTES, ffi
-from runtime_shim.arbiter import LIBRARY_NAME, Arbiter, Turns
+from runtime_shim.arbiter import LIBRARY_NAME, Arbiter, Turns, arbitrate
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import CARD, OTHER_CARD, allocation, part
 
@@ -185,14 +186,23 @@ def test_who_had_a_card_alone_is_not_kept_from_it_afterwards(
         assert turns(second).held_ns < 1_000_000_000
 
 
+def the_thread() -> Path:
+    """Return what /proc says of the arbiter's thread, which names itself when it has begun."""
+    found: list[Path] = []
+
+    def is_there() -> bool:
+        tasks = Path("/proc/self/task").iterdir()
+        found.extend(task for task in tasks if (task / "comm").read_text() == "vgpu-arbiter\n")
+        return bool(found)
+
+    wait_until(is_there, "no thread of the arbiter")
+    return found[0]
+
+
 def number_of_the_thread(file: str, name: str) -> int:
     """Return a number from a file that /proc has of the arbiter's thread."""
-    for task in Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text() == "vgpu-arbiter\n":
-            text = (task / file).read_text()
-            line = next(line for line in text.splitlines() if line.startswith(name))
-            return int(line.split()[1])
-    raise AssertionError("no thread of the arbiter")
+    text = (the_thread() / file).read_text()
+    return int(next(line for line in text.splitlines() if line.startswith(name)).split()[1])
 
 
 def looks_of_the_thread() -> int:
@@ -296,3 +306,22 @@ def test_cards_that_come_and_go_have_turns_however_many_there_were(
         arbiter.follow([stays, comes])
         assert comes.allocation.allocation_id in arbiter.turns()
         regions.remove(comes.allocation.allocation_id)
+
+
+async def test_without_the_library_nobody_stays_alone_beside_another(
+    regions: Regions, tmp_path: Path
+) -> None:
+    first = regions.create(allocation(part()), PRELOAD)
+    second = regions.create(allocation(part()), PRELOAD)
+    first.set_alone([True])
+    arbitrating = asyncio.create_task(arbitrate(tmp_path / LIBRARY_NAME, regions))
+
+    async def until(alone: int) -> None:
+        while limits_of(first).dev[0].alone != alone:
+            assert not arbitrating.done()
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(until(0), DEADLINE_SECONDS)
+    regions.remove(second.allocation.allocation_id)
+    await asyncio.wait_for(until(1), DEADLINE_SECONDS)
+    arbitrating.cancel()
