@@ -75,8 +75,11 @@ class Kubelet:
             f"register {resource_name}",
         )
 
-    async def devices_of_containers(self, seconds: float) -> dict[ContainerKey, Devices]:
-        """Return what every container of this node was given by plugins. Raises KubeletError."""
+    async def devices_of_containers(self, seconds: float) -> dict[ContainerKey, list[Devices]]:
+        """Return what every container of this node was given by plugins. Raises KubeletError.
+
+        A name has several while a pod ends that was deleted by force, and another one has its name.
+        """
         answer = await _ask(
             self._pod_resources,
             lambda channel: resources_grpc.PodResourcesListerStub(channel).List(  # type: ignore[no-untyped-call]
@@ -84,13 +87,12 @@ class Kubelet:
             ),
             "list the devices of pods",
         )
-        return {
-            ContainerKey(namespace=pod.namespace, pod=pod.name, container=container.name): _devices(
-                container.devices
-            )
-            for pod in answer.pod_resources
-            for container in pod.containers
-        }
+        found: dict[ContainerKey, list[Devices]] = {}
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                key = ContainerKey(namespace=pod.namespace, pod=pod.name, container=container.name)
+                found.setdefault(key, []).append(_devices(container.devices))
+        return found
 
     async def devices(self, seconds: float) -> Devices:
         """Return every healthy device of every plugin. Raises KubeletError."""

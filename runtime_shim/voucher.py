@@ -36,8 +36,8 @@ _PAUSE_SECONDS: Final = 0.1
 class PodDevices(Protocol):
     """The part of the kubelet that knows what plugins gave to containers."""
 
-    async def devices_of_containers(self, seconds: float) -> Mapping[ContainerKey, Devices]:
-        """Return what each container has. Raises KubeletError."""
+    async def devices_of_containers(self, seconds: float) -> Mapping[ContainerKey, list[Devices]]:
+        """Return what each container has, and others of its name. Raises KubeletError."""
 
 
 class Voucher:
@@ -60,7 +60,7 @@ class Voucher:
         self._inventory = inventory
         self._host = host
         self._turn = asyncio.Lock()
-        self._answer: Mapping[ContainerKey, Devices] | KubeletError = {}
+        self._answer: Mapping[ContainerKey, list[Devices]] | KubeletError = {}
         self._asked_at = float("-inf")
 
     def needs_gpu_runtime(self, spec: Spec) -> bool:
@@ -94,9 +94,12 @@ class Voucher:
             except KubeletError as error:
                 failure = error
             else:
-                if key in listed:
-                    return _noted(key, self._objection(listed[key], asked, spec))
-                if any((each.namespace, each.pod) == (key.namespace, key.pod) for each in listed):
+                several = listed.get(key, [])
+                if len(several) == 1:
+                    return _noted(key, self._objection(several[0], asked, spec))
+                if several:  # whose cards are whose is not known until the earlier one is gone
+                    failure = KubeletError("it lists two pods of this name")
+                elif any((each.namespace, each.pod) == (key.namespace, key.pod) for each in listed):
                     return _noted(key, "the kubelet does not list it: it is an init container")
             if time.monotonic() + pause > deadline:
                 break
@@ -109,7 +112,7 @@ class Voucher:
             )
         return _noted(key, "the kubelet does not list its pod")
 
-    async def _list(self, not_before: float) -> Mapping[ContainerKey, Devices]:
+    async def _list(self, not_before: float) -> Mapping[ContainerKey, list[Devices]]:
         """Return the answer to a question that was asked at `not_before` or later.
 
         A failure is shared like an answer: whoever waited for it need not wait for another one.

@@ -63,6 +63,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         """Resources whose registration fails."""
         self.pods: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
         """Containers of (namespace, pod) with their devices by resource."""
+        self.ending: list[resources_api.PodResources] = []
+        """Deleted by force and not gone yet; others may have their names."""
         self.lists = 0
         self.silent = False
         """List answers nobody."""
@@ -200,7 +202,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         if self.silent:
             await asyncio.Event().wait()
         return resources_api.ListPodResourcesResponse(
-            pod_resources=[
+            pod_resources=self.ending
+            + [
                 resources_api.PodResources(
                     namespace=namespace,
                     name=pod,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from vgpu.kubelet import deviceplugin_v1beta1_pb2 as plugin_api
+from vgpu.kubelet import podresources_v1_pb2 as resources_api
 
 from runtime_shim.config import DevicePlugin, Policy
 from runtime_shim.create import Creator
@@ -414,6 +415,43 @@ async def test_a_kubelet_that_hangs_is_not_asked_by_one_after_the_other(site: Si
 
     assert all(isinstance(each, RefusedError) for each in answers)
     assert site.kubelet.lists <= 8
+
+
+def ending(*devices_ids: str) -> resources_api.PodResources:
+    devices = [resources_api.ContainerDevices(resource_name=GPU, device_ids=devices_ids)]
+    container = resources_api.ContainerResources(name=WHOLE.container_name, devices=devices)
+    return resources_api.PodResources(
+        namespace=WHOLE.namespace, name=WHOLE.pod, containers=[container]
+    )
+
+
+@pytest.mark.parametrize("last", [True, False])
+async def test_a_pod_has_no_cards_of_an_earlier_one_of_its_name(site: Site, last: bool) -> None:
+    """A StatefulSet's pod that was deleted by force, and its successor that asks for no card."""
+    await site.start()
+    spec = await site.admit(count=0)
+    spec["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={CARD}")
+    site.kubelet.ending = [ending(CARD)]
+    if last:  # the answer's order says nothing
+        site.kubelet.pods.clear()
+        site.kubelet.ending.insert(0, ending())
+
+    verdict, unchanged = await site.create(spec)
+
+    assert (verdict.kind, unchanged) == ("refuse", True)
+    assert "it lists two pods of this name" in verdict.message
+
+
+async def test_it_has_its_own_once_that_one_is_gone(site: Site) -> None:
+    await site.start()
+    spec = await site.admit()
+    site.kubelet.ending = [ending(OTHER_CARD)]
+
+    creation = asyncio.create_task(site.create(spec))
+    await until(lambda: site.kubelet.lists > 1)
+    site.kubelet.ending.clear()
+
+    assert (await creation)[1]
 
 
 async def test_a_pod_that_has_taken_over_a_name_is_not_vouched_for_by_it(site: Site) -> None:
