@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from scheduler_cache.kube.client import KubeClient
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.kube.clusters import pod, until
 from tests.scheduler_cache.kube.replicas import A, Site, leading, report, resolve
-from tests.testbed.kubernetes import ControlPlane
+from tests.testbed.kubernetes import ControlPlane, control_plane
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,6 +30,13 @@ pytestmark = [
 
 SYSTEM = "/api/v1/namespaces/vgpu-system"
 DEFAULT = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """Yield a control plane of this test's own: its namespace and Lease are everybody's names."""
+    with control_plane(tmp_path / "plane") as plane:
+        yield plane
 
 
 @pytest.fixture
