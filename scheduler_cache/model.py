@@ -16,6 +16,10 @@ from scheduler_cache.errors import InvalidRequestError
 # The limits file describes no more cards than this (VGPU_MAX_DEVICES of vgpu_abi.h).
 MAX_SLICES = 16
 
+# All of a node: 16 GPUs in 7 MIG instances each are 112. The extender has a row for each, on every
+# node alike.
+MAX_CARDS = 128
+
 # The largest integer of SQLite, and more memory than any card has.
 MAX_BYTES = (1 << 63) - 1
 

@@ -13,6 +13,7 @@ from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.isolation import Isolation, IsolationState
 from scheduler_cache.model import (
     MAX_BYTES,
+    MAX_CARDS,
     NO_CLAIM,
     Allocation,
     Card,
@@ -98,6 +99,10 @@ def node_name_of(name: str) -> str:
 def report_of(message: pb.ReportNodeRequest) -> Report:
     """Return the whole report, or raise InvalidRequestError for the first thing wrong with it."""
     name = node_name_of(message.node_name)
+    if len(message.cards) > MAX_CARDS:
+        raise InvalidRequestError(
+            f"the report of node {name} names {len(message.cards)} cards, more than {MAX_CARDS}"
+        )
     cards = {card.uuid: _card_of(card) for card in message.cards}
     if len(cards) != len(message.cards):
         raise InvalidRequestError(f"the report of node {name} names a card twice")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import grpc
 
 from scheduler_cache.errors import InvalidRequestError, SchedulerCacheError
-from scheduler_cache.model import Allocation, Card, ComputeMode, MemoryAmount, Request
+from scheduler_cache.model import MAX_CARDS, Allocation, Card, ComputeMode, MemoryAmount, Request
 from scheduler_cache.pod import KubeNode, Pod
 
 _Value = TypeVar("_Value")
@@ -108,6 +108,10 @@ class Registration:
     """Memory and cores as that dialect sells them, more than the card has where it oversells."""
     every_card: bool = False
     """It sells every card of the node and names none (gpu-manager)."""
+
+    def __post_init__(self) -> None:
+        if len(self.cards) > MAX_CARDS:
+            raise InvalidRequestError(f"{len(self.cards)} cards are more than {MAX_CARDS}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -549,12 +549,15 @@ def test_a_forged_time_does_not_stop_what_runs() -> None:
             {HAMI_REGISTER: json.dumps([{"id": A, "devcore": 1 << 40, "devmem": 1}])},
             "cores",
         ),
+        (hami_cards(*(f"GPU-{i:08}-0000-4000-8000-000000000000" for i in range(129))), "more"),
     ],
 )
-def test_a_card_of_absurd_size_closes_its_node_and_harms_no_replica(
+def test_cards_of_absurd_size_or_number_close_their_node_and_harm_no_replica(
     annotations: dict[str, str], what: str
 ) -> None:
-    """No column of the extender and no field of the wire holds such numbers."""
+    """No column of the extender and no field of the wire holds such numbers, and its rows are
+    those of the node with the most cards.
+    """
     dialects = every_dialect(KEYRING, volcano=Volcano(memory_factor=10))
     cluster = Cluster(dialects)
     extender = Extender(cluster, dialects)
@@ -565,4 +568,5 @@ def test_a_card_of_absurd_size_closes_its_node_and_harms_no_replica(
     assert view is not None
     assert cluster_wire.node_message(view, ready=True).name == NODE
     (notice,) = view.notices
-    assert f"{what} of" in notice.message
+    assert what in notice.message
+    assert not view.inventory.cards

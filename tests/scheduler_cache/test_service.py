@@ -186,6 +186,7 @@ async def test_a_report_stops_a_claim_and_another_may_take_it(node: SchedulerCac
     [
         (pb.ReportNodeRequest(), "node_name is required"),
         (report(card("GPU-1"), card("GPU-1")), "names a card twice"),
+        (report(*(card(f"GPU-{i}") for i in range(129))), "names 129 cards, more than 128"),
         (report(card("")), "a card without UUID"),
         (report(card("GPU-1", 0)), "memory of 0 bytes is out of range"),
         (report(claims=(pb.Claim(),)), "a claim without allocation_id"),
