@@ -379,8 +379,7 @@ class Claims:
         if pod_key(name) in self._creating:
             return
         async with self.creating(pod_key(name)):
-            if name not in self._tracked:
-                await in_thread(partial(self._regions.remove, name))
+            if name not in self._tracked and await in_thread(partial(self._remove_files, name)):
                 logger.info("leftover removed", extra={"allocation_id": name})
 
     async def run(self) -> None:
@@ -670,7 +669,20 @@ class Claims:
     def _erase(self, allocation_ids: list[str]) -> None:
         self._store.remove(*allocation_ids)
         for allocation_id in allocation_ids:
+            self._remove_files(allocation_id)
+
+    def _remove_files(self, allocation_id: str) -> bool:
+        """Remove a container's files; those that stay, for a mount in them, hold up nothing else.
+
+        The next snapshot finds them left over.
+        """
+        try:
             self._regions.remove(allocation_id)
+        except OSError as error:
+            extra = {"allocation_id": allocation_id, "reason": str(error)}
+            logger.error("files of a container not removed", extra=extra)
+            return False
+        return True
 
 
 def pod_key(allocation_id: str) -> tuple[str, str]:

@@ -394,6 +394,29 @@ async def test_a_pods_create_waits_until_what_was_before_is_erased(
     node.close()
 
 
+async def test_files_that_cannot_be_removed_hold_up_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each snapshot would end in an error, and the node would never follow its cache again."""
+    stuck, other = (answer(allocation(container_id=each)) for each in ("c1", "c2"))
+    remove = node.regions.remove
+
+    def fail(allocation_id: str) -> None:
+        if allocation_id == stuck.allocation_id:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        remove(allocation_id)
+
+    monkeypatch.setattr(node.regions, "remove", fail)
+    for gone in (
+        node.claims.replace_all([]),
+        node.claims.forget([i.allocation_id for i in (stuck, other)]),
+    ):
+        for each in (stuck, other):
+            node.regions.create(each.allocation, b"")
+        await gone
+        assert node.regions.names() == {stuck.allocation_id}
+
+
 async def test_what_was_left_over_and_is_used_again_is_not_swept(
     tmp_path: Path, launcher: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
