@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -37,7 +38,15 @@ async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[KubeClien
 
 
 @pytest.fixture(scope="session")
-def session_cluster(template: Path) -> Iterator[Cluster]:
+def ends_in_order() -> Iterator[None]:
+    """Let SIGTERM, by which CI ends what takes too long, end the cluster's daemons, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def session_cluster(template: Path, ends_in_order: None) -> Iterator[Cluster]:
     """Yield a cluster that all tests share, one after the other."""
     with tempfile.TemporaryDirectory(prefix="vgpu-", ignore_cleanup_errors=True) as name:
         try:

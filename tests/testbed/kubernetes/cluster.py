@@ -60,6 +60,28 @@ OTHER_SCHEDULERS = {
     "kai": ("kai-scheduler", "binder"),
 }
 """By dialect, namespace and name of the account that decides where we are joined."""
+# As Koordinator's chart installs it, without the schema.
+_DEVICE_KIND = {
+    "metadata": {"name": "devices.scheduling.koordinator.sh"},
+    "spec": {
+        "group": "scheduling.koordinator.sh",
+        "names": {"kind": "Device", "listKind": "DeviceList", "plural": "devices"},
+        "scope": "Cluster",
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
 ALLOWED_PODS = "e2e-*/nvidia-*"
 """Pods without a slice that the node's own rules leave as they are."""
 _CLUSTERS = itertools.count()
@@ -99,9 +121,11 @@ class Cluster:
         try:
             self._build()
         except BaseException as error:
-            for name, words in self.logs().items():
-                error.add_note(f"{name}'s last words:\n{words}")
-            self._ending.close()
+            try:
+                for name, words in self.logs().items():
+                    error.add_note(f"{name}'s last words:\n{words}")
+            finally:
+                self._ending.close()
             raise
         return self
 
@@ -181,7 +205,6 @@ class Cluster:
         self.parts["agent"] = (self._start_agent, self._kill_agent)
         self._ending.callback(self.node.stop_agent)
         self.whole()
-        wait_until(self._labelled, f"{NODE} has a label", timeout_seconds=START_SECONDS)
 
     def _build_control_plane(self) -> None:
         self._ending.callback(self.plane.stop)
@@ -261,6 +284,8 @@ class Cluster:
 
     def _build_cache(self) -> None:
         self.start("kube-controller-manager")
+        kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        self.plane.request("POST", kinds, _DEVICE_KIND)
         users = (":".join(("system:serviceaccount", *each)) for each in OTHER_SCHEDULERS.values())
         self.release = Release(
             self.plane,
@@ -434,15 +459,6 @@ class Cluster:
                 with suppress(grpc.RpcError):
                     engine.call("StopPodSandbox", pod_sandbox_id=sandbox.id)
                     engine.call("RemovePodSandbox", pod_sandbox_id=sandbox.id)
-
-    def _labelled(self) -> bool:
-        """Label the node as its owner does: pods of every dialect are placed by us."""
-        labels = {"metadata": {"labels": {"vgpu.dev/mode": "replace"}}}
-        try:
-            self.plane.request("PATCH", f"/api/v1/nodes/{NODE}", labels)
-        except (OSError, urllib.error.URLError):
-            return False
-        return True
 
     def _ready(self) -> bool:
         for process in self.processes:
