@@ -124,6 +124,17 @@ def test_the_agent_finds_what_its_pod_has_mounted(agent_config: AgentConfig) -> 
         assert any(Path(file).is_relative_to(folder) for folder in mounted), file
 
 
+def test_no_link_of_the_image_leads_the_agent_to_files_of_the_host() -> None:
+    """From the host's namespace an absolute link below the image's root is one of the host's."""
+    links_of_debian = ("/bin", "/lib", "/lib64", "/sbin", "/var/lock", "/var/run")
+    spec = one(EVERYTHING, "DaemonSet", "vgpu-node")["spec"]["template"]["spec"]
+
+    for container in spec["initContainers"] + spec["containers"]:
+        for each in container["volumeMounts"]:
+            for link in links_of_debian:
+                assert not Path(each["mountPath"]).is_relative_to(link)
+
+
 def test_the_agent_trusts_a_name_that_the_certificate_has(agent_config: AgentConfig) -> None:
     # The names are made in cache/secrets.yaml; a Service of this name leads to the leader.
     service, namespace, _ = agent_config.cache.server_name.split(".")

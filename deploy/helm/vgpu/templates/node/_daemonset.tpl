@@ -116,7 +116,7 @@ spec:
             {{- toYaml $node.resources | nindent 12 }}
           volumeMounts:
             - {name: config, mountPath: /etc/vgpu, readOnly: true}
-            - {name: identity, mountPath: /var/run/secrets/vgpu, readOnly: true}
+            - {name: identity, mountPath: /run/secrets/vgpu, readOnly: true}
         {{- end }}
       volumes:
         - name: config
