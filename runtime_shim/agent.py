@@ -116,7 +116,9 @@ class Agent:
         if in_cluster:
             kubelet = Kubelet(config.device_plugin.kubelet_dir)
             resources = resources_of(config.device_plugin)
-            self.plugins = DevicePlugins(resources, kubelet, self._card_messages)
+            self.plugins = DevicePlugins(
+                resources, kubelet, self._card_messages, self._report_wanted.set
+            )
             own = frozenset(each.name for each in resources)
             voucher = Voucher(config.device_plugin, kubelet, own, self.inventory, self.host)
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
@@ -327,6 +329,7 @@ class Agent:
                     boot_id=self._boot_id,
                     agent_version=__version__,
                     isolation=self._isolation_messages(),
+                    served_resources=self.plugins.served() if self.plugins else (),
                 )
             )
             if self.answers is not None:

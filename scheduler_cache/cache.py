@@ -89,6 +89,8 @@ class Report:
     """Every claim that the node knows, with `request` None."""
     isolation: tuple[Isolation, ...] = ()
     """Kubernetes: what became of the latest start of each container that was to have a slice."""
+    served_resources: frozenset[str] = frozenset()
+    """Kubernetes: what the kubelet takes from the agent's own device plugin."""
 
 
 class Cache:

@@ -804,7 +804,12 @@ class Cluster:
             if len(self._claimants[uuid]) > 1
         }
         report = inputs.report
-        registrations = [*inputs.registrations, *([inputs.devices] if inputs.devices else [])]
+        served = report.served_resources if report else frozenset()
+        registrations = [
+            each
+            for each in (*inputs.registrations, *([inputs.devices] if inputs.devices else []))
+            if each.resource not in served
+        ]
         unreadable = [*inputs.unreadable, *([inputs.devices_error] if inputs.devices_error else [])]
         inventory = inventory_of(
             inputs.kube or KubeNode(name=name),

@@ -125,6 +125,7 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
             # A later agent may know more states.
             if each.state in _ISOLATION_STATES
         ),
+        served_resources=frozenset(message.served_resources),
     )
 
 

@@ -53,6 +53,8 @@ class _Plugin:
     registered_at: _SocketIdentity | None = None
     """The kubelet's socket that took it; None: no kubelet has."""
     registered_since: float = 0.0
+    served: bool = False
+    """The kubelet took it when it was asked last, and no other plugin has the resource."""
     trouble: str = ""
 
     def is_registered(self, kubelet: _SocketIdentity) -> bool:
@@ -71,7 +73,10 @@ class DevicePlugins:
         resources: Sequence[Resource],
         kubelet: Kubelet,
         cards: Callable[[], Sequence[pb.Card]],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`changed` is called when there is news of `served`."""
+        self._changed = changed
         self._plugins = [_Plugin(resource) for resource in resources]
         self._kubelet = kubelet
         self._cards = cards
@@ -88,6 +93,10 @@ class DevicePlugins:
             each.resource.name: each.server is not None and each.server.heard
             for each in self._plugins
         }
+
+    def served(self) -> list[str]:
+        """Return the resources that the kubelet takes from us, and from nobody else."""
+        return [each.resource.name for each in self._plugins if each.served]
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -150,6 +159,7 @@ class DevicePlugins:
         if not missing:
             return True
         devices = await self._devices()
+        served = self.served()
         for plugin in missing:
             try:
                 _check_rival(plugin.resource.name, devices)
@@ -160,9 +170,11 @@ class DevicePlugins:
                         "resource not registered",
                         extra={"resource": plugin.resource.name, "reason": str(error)},
                     )
-                plugin.trouble = str(error)
+                plugin.trouble, plugin.served = str(error), False
             else:
-                plugin.trouble = ""
+                plugin.trouble, plugin.served = "", True
+        if self.served() != served:
+            self._changed()
         return not any(plugin.trouble for plugin in missing)
 
     async def _register_one(self, plugin: _Plugin, kubelet: _SocketIdentity) -> None:

@@ -109,6 +109,9 @@ class Registration:
     every_card: bool = False
     """It sells every card of the node and names none (gpu-manager)."""
 
+    resource: str = ""
+    """What the node must have of another plugin than ours, for this to be one; empty: nothing."""
+
     def __post_init__(self) -> None:
         if len(self.cards) > MAX_CARDS:
             raise InvalidRequestError(f"{len(self.cards)} cards are more than {MAX_CARDS}")

@@ -117,7 +117,7 @@ class GpuManager(Dialect):
         """Return that the plugin sells every card: it registers capacity, and names no card."""
         if node.allocatable.get(CORES, "0") == "0":
             return None
-        return Registration(dialect=self.name, cards=(), every_card=True)
+        return Registration(dialect=self.name, cards=(), every_card=True, resource=CORES)
 
     def encode_allocation(
         self, pod: Pod, allocations: Mapping[str, Allocation], cards: Mapping[str, Card]

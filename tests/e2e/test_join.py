@@ -25,12 +25,17 @@ from scheduler_cache.kube.errors import ConflictError
 from tests.e2e.namespace import Namespace, until
 from tests.e2e.plugins import bare_gpu_claimed, minor_of, nvidia_plugin
 from tests.e2e.pods import STAY, Json, container, pod
-from tests.e2e.slices import sees
-from tests.testbed.kubernetes.cluster import CARDS, NODE, OTHER_SCHEDULERS
+from tests.e2e.slices import promises, sees
+from tests.testbed.kubernetes.cluster import (
+    CARD_BYTES,
+    CARDS,
+    NODE,
+    OTHER_SCHEDULERS,
+    Cluster,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-MIB = 1 << 20
 GIB = 1 << 30
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 # What Volcano's plugin writes so that a pod it is done with sorts last.
@@ -69,22 +74,27 @@ class Scheduler:
 
 
 @asynccontextmanager
-async def joining(dialect: str, namespace: Namespace, folder: Path) -> AsyncIterator[Scheduler]:
-    """Give the node to a system in the block; afterwards it is ours again, and free."""
+async def joining(
+    dialect: str, namespace: Namespace, folder: Path, *, labelled: bool = True
+) -> AsyncIterator[Scheduler]:
+    """Give the node to a system in the block; afterwards it is ours again, and free.
+
+    Not `labelled`: that the cards are that system's must show in what is registered.
+    """
     where, name = OTHER_SCHEDULERS[dialect]
     token = await account(namespace.client, where, name)
     plane = namespace.cluster.plane
     connection = KubeconfigConnection(plane.kubeconfig(folder / "kubeconfig", {"token": token}))
-    await label(namespace, dialect, "join")
+    await label(namespace, dialect if labelled else None, "join")
     async with KubeClient(connection) as client:
         try:
             yield Scheduler(client, namespace)
         finally:
             await namespace.clear()
-            await label(namespace, None, "replace")
+            await label(namespace, None, None)
 
 
-async def label(namespace: Namespace, dialect: str | None, mode: str) -> None:
+async def label(namespace: Namespace, dialect: str | None, mode: str | None) -> None:
     labels = {"vgpu.dev/dialect": dialect, "vgpu.dev/mode": mode}
     await namespace.client.patch(NODE_PATH, {"metadata": {"labels": labels}})
 
@@ -307,7 +317,10 @@ async def test_koordinator(namespace: Namespace, tmp_path: Path) -> None:
     """A decision for the whole pod: the containers that ask hold the same cards, as one account."""
     cluster = namespace.cluster
     first, second = cluster.gpu.uuid(3), cluster.gpu.uuid(6)
-    async with joining("koordinator", namespace, tmp_path) as koordinator:
+    async with (
+        joining("koordinator", namespace, tmp_path, labelled=False) as koordinator,
+        device_object(koordinator),
+    ):
         half = {
             "koordinator.sh/gpu.shared": "1",
             "koordinator.sh/gpu-core": "30",
@@ -317,22 +330,15 @@ async def test_koordinator(namespace: Namespace, tmp_path: Path) -> None:
             pod(
                 "one",
                 container("left", half, script=f"vgpu-probe; {STAY}"),
-                container("right", half, script=f"sleep 1; vgpu-probe; {STAY}"),
+                container("right", half, script=f"vgpu-probe; {STAY}"),
                 container("plain", script=f"ls /dev; {STAY}"),
                 schedulerName="koord-scheduler",
             )
         )
 
-        def entry(card: str) -> dict[str, Any]:
-            amounts = {
-                "koordinator.sh/gpu-core": "30",
-                "koordinator.sh/gpu-memory": "2Gi",
-                "koordinator.sh/gpu-memory-ratio": "25",
-            }
-            return {"minor": minor_of(cluster, card), "resources": amounts}
-
         # The second is named by its minor alone, as older versions do.
-        decided = {"gpu": [{**entry(first), "id": first}, entry(second)]}
+        decided = {"gpu": [{**koordinator_entry(cluster, first), "id": first}]}
+        decided["gpu"].append(koordinator_entry(cluster, second))
         await koordinator.annotate_pod(
             "one",
             annotations={
@@ -347,8 +353,54 @@ async def test_koordinator(namespace: Namespace, tmp_path: Path) -> None:
             seen = await namespace.probe("one", name)
             sizes = {each["uuid"]: each["nvml"]["total"] for each in seen["devices"]}
             assert sizes == {first: 2 * GIB, second: 2 * GIB}, seen
+            assert promises(namespace, item, name) == [(2 * GIB, 30)] * 2
         assert not {"vgpu", "nvidiactl"} & set((await namespace.log("one", "plain")).split())
-        assert not item["metadata"]["annotations"].get("vgpu.dev/allocation")
+
+
+def koordinator_entry(cluster: Cluster, card: str) -> dict[str, Any]:
+    return {
+        "minor": minor_of(cluster, card),
+        "resources": {
+            "koordinator.sh/gpu-core": "30",
+            "koordinator.sh/gpu-memory": "2Gi",
+            "koordinator.sh/gpu-memory-ratio": "25",
+        },
+    }
+
+
+@asynccontextmanager
+async def device_object(koordinator: Scheduler) -> AsyncIterator[None]:
+    """Report the node's cards as koordlet does, in the block."""
+    cluster = koordinator.namespace.cluster
+    path = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+    devices = [
+        {
+            "type": "gpu",
+            "id": card,
+            "minor": minor_of(cluster, card),
+            "health": True,
+            "resources": {
+                "koordinator.sh/gpu-core": "100",
+                "koordinator.sh/gpu-memory-ratio": "100",
+                "koordinator.sh/gpu-memory": CARD_BYTES,
+            },
+        }
+        for card in by_minor(koordinator.namespace)
+    ]
+    await koordinator.client.create(
+        path,
+        {
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Device",
+            "metadata": {"name": NODE},
+            "spec": {"devices": devices},
+        },
+    )
+    try:
+        yield
+    finally:
+        await koordinator.namespace.clear()
+        await koordinator.client.delete(f"{path}/{NODE}")
 
 
 async def test_kai(namespace: Namespace, tmp_path: Path) -> None:

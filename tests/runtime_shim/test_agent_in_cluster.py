@@ -237,6 +237,7 @@ async def test_a_node_advertises_its_slots_and_takes_back_those_of_a_lost_card(
     async with running_kubelet(cluster.node.kubelet_dir) as kubelet:
         await cluster.start_agent()
         await until(lambda: kubelet.healthy("vgpu.dev/count") == 10)
+        await until(lambda: cluster.cache.reports[-1].served_resources == ["vgpu.dev/count"])
         assert cluster.node.gpu is not None
 
         cluster.node.gpu.set_lost(0)

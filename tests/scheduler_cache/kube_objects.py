@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from scheduler_cache.cache import Report
@@ -170,9 +171,12 @@ class World:
         self.now += int(seconds * 10**9)
         return self.cluster.tick(self.now)
 
-    def report(self, *running: Allocation | str, node: str = NODE) -> Deltas:
+    def report(
+        self, *running: Allocation | str, node: str = NODE, served: Iterable[str] = ()
+    ) -> Deltas:
+        report = node_report(*self.cards, running=running, node=node)
         return self.cluster.apply_report(
-            node_report(*self.cards, running=running, node=node), self.now
+            replace(report, served_resources=frozenset(served)), self.now
         )
 
     def apply(self, source: Mapping[str, Any]) -> Deltas:

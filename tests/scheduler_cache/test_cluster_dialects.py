@@ -449,6 +449,33 @@ def test_a_plugin_that_cannot_be_joined_must_be_replaced_by_a_label() -> None:
     opened.cluster.reserve("p1", NODE, 1, opened.now)
 
 
+def test_what_our_own_plugin_serves_is_no_registration_of_gpu_manager() -> None:
+    """A node without any label, whose agent advertises the resources of every dialect."""
+    capacity = {"tencent.com/vcuda-core": "200", "vgpu.dev/count": "20"}
+    ours = world({}, allocatable=capacity)
+    ours.apply(pod("p1"))
+    with pytest.raises(NoRoomError, match="gpu_manager registered it"):
+        ours.cluster.reserve("p1", NODE, 1, ours.now)
+
+    ours.report(served=("vgpu.dev/count", "tencent.com/vcuda-core"))
+
+    ours.cluster.reserve("p1", NODE, 1, ours.now)
+    # Its own plugin has come back: the kubelet no longer takes the resource from us.
+    ours.report(served=("vgpu.dev/count",))
+    ours.apply(pod("p2"))
+    with pytest.raises(NoRoomError, match="gpu_manager registered it"):
+        ours.cluster.reserve("p2", NODE, 1, ours.now)
+
+
+def test_a_joined_system_beside_our_plugin_of_all_resources_is_the_cards_one_owner() -> None:
+    joined = world(hami_cards(A, B), allocatable={"tencent.com/vcuda-core": "200"})
+    joined.report(served=("tencent.com/vcuda-core",))
+
+    joined.apply(hami_pod())
+
+    assert joined.resolve().source_dialect == "hami"
+
+
 def test_what_gpu_manager_placed_counts_on_the_card_of_its_minor() -> None:
     ours = world({}, labels={"vgpu.dev/mode": "replace"})
 

@@ -64,6 +64,7 @@ async def test_every_resource_is_registered(node: Node, kubelet: FakeKubelet) ->
         await until(lambda: kubelet.healthy("volcano.sh/vgpu-memory") == 160)
         await until(lambda: all(plugins.registered().values()))
 
+        assert plugins.served() == list(plugins.registered())
         assert kubelet.healthy(COUNT) == 20
         assert kubelet.healthy("volcano.sh/vgpu-number") == 20
         assert kubelet.healthy("volcano.sh/vgpu-cores") == 200
@@ -252,16 +253,18 @@ async def test_a_resource_of_another_plugin_is_not_taken(
     await until(lambda: kubelet.healthy("nvidia.com/gpu") == 2)
     settings = DevicePlugin(dialects=("native", "hami"), claim_bare_gpu=True)
 
-    async with node.running(settings):
+    async with node.running(settings) as plugins:
         await until(lambda: kubelet.healthy(COUNT) == 20)
         await until(lambda: "resource not registered" in caplog.messages)
         assert kubelet.healthy("nvidia.com/gpu") == 2
+        assert plugins.served() == [COUNT]
         assert kubelet.registrations.count("nvidia.com/gpu") == 1
         (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
         assert "another device plugin serves nvidia.com/gpu" in record.__dict__["reason"]
 
         await rival.stop()
         await until(lambda: kubelet.healthy("nvidia.com/gpu") == 20)
+        await until(lambda: plugins.served() == [COUNT, "nvidia.com/gpu"])
 
 
 async def test_a_hundred_thousand_slots_arrive(node: Node, kubelet: FakeKubelet) -> None:
