@@ -12,6 +12,12 @@
 #define TEND_NS UINT64_C(50000000)
 #define NO_SLOT UINT32_MAX
 
+#ifndef F_OFD_SETLK
+#define F_OFD_SETLK 37 /* Linux 3.15; not in the headers of glibc 2.17 */
+#endif
+#define FIRST_KEPT (VGPU_MAX_SLOTS + 1) /* byte of the first slot's other lock */
+#define FLAG_KEPT 1                     /* it was said that children keep the slot */
+
 /* A change takes some instructions, taking another slot some system calls; either may be stopped in
  * the middle for as long as the system likes. */
 #define UPDATE_WAITS 100000
@@ -35,6 +41,27 @@ static bool lock_byte(const struct region *region, uint32_t index, short type)
 		.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
 
 	return sys_fcntl(region->fd, F_SETLK, (uintptr_t)&lock) == 0;
+}
+
+/* The owner's other lock. False: a copy of an earlier owner's descriptor is still open. */
+static bool lock_kept(const struct region *region, uint32_t index, short type)
+{
+	struct flock lock = {.l_type = type,
+			     .l_whence = SEEK_SET,
+			     .l_start = (off_t)(FIRST_KEPT + index),
+			     .l_len = 1};
+
+	return sys_fcntl(region->kept_fd, F_OFD_SETLK, (uintptr_t)&lock) == 0;
+}
+
+static bool is_kept(const struct region *region, uint32_t index)
+{
+	struct flock lock = {.l_type = F_WRLCK,
+			     .l_whence = SEEK_SET,
+			     .l_start = (off_t)(FIRST_KEPT + index),
+			     .l_len = 1};
+
+	return sys_fcntl(region->fd, F_GETLK, (uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* Whether a process of which /proc says this state and so many threads still holds memory. The
@@ -97,8 +124,10 @@ static bool witness_lives(const struct region *region, const struct vgpu_usage_s
 	uint64_t start_time;
 	char pid[16];
 
-	/* A process of another PID namespace has no name here: its lock alone counts. */
-	if (slot->pidns != region->pidns)
+	/* A process of another PID namespace has no name here: its lock alone counts. What bears
+	 * our own name and is not ours was this process's before it became another program. */
+	if (slot->pidns != region->pidns ||
+	    (slot->pid == region->pid && slot->start_time == region->start_time))
 		return false;
 	snprintf(pid, sizeof(pid), "%u", slot->pid);
 	return read_start_time(pid, &start_time) && start_time == slot->start_time;
@@ -185,6 +214,7 @@ static int open_file(const char *path, bool create)
 bool region_open(struct region *region, const char *path, bool create, struct reason *reason)
 {
 	struct stat status = {0};
+	int kept_fd;
 	int fd = open_file(path, create);
 
 	if (fd < 0)
@@ -210,7 +240,14 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 		sys_close(fd);
 		return false;
 	}
+	kept_fd = open_file(path, false);
+	if (kept_fd < 0) {
+		sys_unmap(usage, sizeof(*usage));
+		sys_close(fd);
+		return refuse(reason, "%s: %s", path, strerror(-kept_fd));
+	}
 	region->fd = fd;
+	region->kept_fd = kept_fd;
 	region->path = path;
 	region->device = status.st_dev;
 	region->inode = status.st_ino;
@@ -268,14 +305,16 @@ static uint32_t slots_high(struct region *region)
 	return high;
 }
 
-/* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock.
- */
+/* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock,
+ * or a child of it. */
 static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 {
 	struct vgpu_usage_slot *slot = &region->usage->slot[index];
 
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
 	    witness_lives(region, slot))
+		return NULL;
+	if (!lock_kept(region, index, F_WRLCK))
 		return NULL;
 	raise_slots_high(region, index + 1);
 	__atomic_store_n(&slot->state, VGPU_SLOT_CLAIMED, __ATOMIC_SEQ_CST);
@@ -324,6 +363,22 @@ static void end_busy(struct region *region)
 	__atomic_store_n(&region->busy, 0, __ATOMIC_RELEASE);
 }
 
+/* False: it was closed, and cannot be opened again. */
+static bool keep_open(const struct region *region, int *fd)
+{
+	struct stat status = {0};
+	int fresh;
+
+	if (sys_fstat(*fd, &status) == 0 && status.st_dev == region->device &&
+	    status.st_ino == region->inode)
+		return true;
+	/* The number may be another file by now: it is not ours to close. */
+	fresh = open_file(region->path, false);
+	if (fresh >= 0)
+		*fd = fresh;
+	return fresh >= 0;
+}
+
 bool region_claim(struct region *region, struct reason *reason)
 {
 	for (int tries = 0; !try_busy(region); tries++) {
@@ -332,10 +387,13 @@ bool region_claim(struct region *region, struct reason *reason)
 		sys_sleep_ns(100000);
 	}
 
-	bool claimed = claim(region, reason);
+	/* A daemon may have closed them since they were opened. */
+	bool is_open = keep_open(region, &region->fd) && keep_open(region, &region->kept_fd);
+	bool claimed = is_open && claim(region, reason);
 
 	end_busy(region);
-	return claimed;
+	return is_open ? claimed
+		       : refuse(reason, "%s was closed, and cannot be opened again", region->path);
 }
 
 static struct vgpu_usage_slot *own_slot(const struct region *region)
@@ -511,31 +569,42 @@ void region_note_refused(struct region *region, unsigned int card)
 /* Called with `busy`. */
 static void tend_own(struct region *region)
 {
-	struct stat status = {0};
+	uint32_t slot = region->slot;
 	struct reason reason;
 
-	if (sys_fstat(region->fd, &status) != 0 || status.st_dev != region->device ||
-	    status.st_ino != region->inode) {
-		/* The number may be another file by now: it is not ours to close. */
-		int fd = open_file(region->path, false);
+	if (!keep_open(region, &region->fd) || !keep_open(region, &region->kept_fd))
+		return; /* the witness speaks for us; the next visit tries again */
 
-		if (fd < 0)
-			return; /* the witness speaks for us; the next visit tries again */
-		region->fd = fd;
-	}
+	bool locked = lock_byte(region, slot, F_WRLCK);
 
-	bool locked = lock_byte(region, region->slot, F_WRLCK);
-
-	if (owns_slot(region, region->slot))
+	if (owns_slot(region, slot)) {
+		lock_kept(region, slot, F_WRLCK);
 		return; /* not locked: somebody is just looking whether we live */
+	}
 	if (locked)
-		lock_byte(region, region->slot, F_UNLCK);
+		lock_byte(region, slot, F_UNLCK);
 	if (!begin_move(region))
 		return; /* the next visit tries again */
-	log_warning("slot %u was taken from its living owner", region->slot);
+	log_warning("slot %u was taken from its living owner", slot);
 	if (!claim(region, &reason))
 		log_error("%s", reason.text);
+	else if (region->slot != slot)
+		lock_kept(region, slot, F_UNLCK);
 	end_move(region);
+}
+
+/* Its owner is gone, and has left what it held to a forked child. */
+static void keep_of_child(struct vgpu_usage_slot *slot)
+{
+	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
+		__atomic_store_n(&slot->dev[card].pending_ns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&slot->dev[card].queue_end_ns, 0, __ATOMIC_RELAXED);
+	}
+	if ((slot->flags & FLAG_KEPT) == 0)
+		log_warning("process %u has ended, and what it held counts until its forked "
+			    "children have",
+			    slot->pid);
+	slot->flags |= FLAG_KEPT;
 }
 
 /* Called with `busy`. */
@@ -551,8 +620,14 @@ static void clear_dead(struct region *region)
 		    !lock_byte(region, index, F_WRLCK))
 			continue;
 		/* Once more, now that nobody else can change it. */
-		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
-		    !witness_lives(region, slot)) {
+		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_FREE ||
+		    witness_lives(region, slot)) {
+			lock_byte(region, index, F_UNLCK);
+			continue;
+		}
+		if (is_kept(region, index)) {
+			keep_of_child(slot);
+		} else {
 			for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
 				__atomic_store_n(&slot->dev[card].asked_bytes, 0, __ATOMIC_SEQ_CST);
 				__atomic_store_n(&slot->dev[card].used_bytes, 0, __ATOMIC_SEQ_CST);

@@ -4,7 +4,9 @@
  * Each process owns one slot and alone writes to it. There is no total, so there is none to
  * repair: the account is the sum over the slots of the living. The owner of a slot holds a kernel
  * record lock on the byte of the file that has the slot's number; a process that is gone holds no
- * lock, and that is how the others see it.
+ * lock, and that is how the others see it. What it held stays with the card for as long as a forked
+ * child has the descriptors of the driver that it inherited, so a second lock is one that such a
+ * child inherits, too.
  *
  * Everybody in the container may write anything into this file. What a process itself holds is
  * therefore also counted in its private memory, and that count is the one that its own limit is
@@ -23,7 +25,8 @@ struct region {
 	struct vgpu_usage *usage; /* NULL: not open; never unmapped */
 	const char *path;
 	int fd;
-	dev_t device; /* of the file, to find out that `fd` is still ours */
+	int kept_fd;  /* whose lock lasts until all copies are closed, of forked children too */
+	dev_t device; /* of the file, to find out that the two are still ours */
 	ino_t inode;
 	uint32_t claimed; /* 1: `slot` is ours */
 	uint32_t slot;

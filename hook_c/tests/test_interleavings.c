@@ -249,8 +249,14 @@ static uint32_t own_number(void)
 
 static int sys_fcntl(int fd, int command, uintptr_t argument)
 {
-	const struct flock *lock = (const struct flock *)argument;
-	uint32_t *owner = &lock_owner[lock->l_start];
+	struct flock *lock = (struct flock *)argument; /* NOLINT */
+	uint32_t *owner = &lock_owner[lock->l_start % VGPU_MAX_SLOTS];
+
+	/* Nobody forks here: the lock that children inherit ends with the other one. */
+	if (lock->l_start > VGPU_MAX_SLOTS) {
+		lock->l_type = F_UNLCK;
+		return 0;
+	}
 
 	(void)fd;
 	(void)command;

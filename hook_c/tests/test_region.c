@@ -149,7 +149,7 @@ static void test_a_killed_process_that_nobody_collects_is_cleared(void)
 	collect(holder);
 }
 
-/* The child inherits the descriptor, which would keep an OFD lock alive. */
+/* The child inherits the driver's descriptors, and with them the memory. */
 static int hold_and_fork(const struct files *unused)
 {
 	struct region region;
@@ -170,10 +170,11 @@ static int hold_and_fork(const struct files *unused)
 	return 0;
 }
 
-static void test_a_child_does_not_keep_the_slot_of_its_killed_parent(void)
+static void test_what_a_killed_process_held_counts_until_its_forked_child_has_ended(void)
 {
 	struct region region;
 	uint64_t child = 0;
+	struct vgpu_usage_slot *slot = NULL;
 
 	CHECK(join(&region));
 	pid_t holder = spawn(hold_and_fork, &files);
@@ -183,10 +184,37 @@ static void test_a_child_does_not_keep_the_slot_of_its_killed_parent(void)
 		child = region_sum(&region, 1);
 	}
 	CHECK(child != 0);
+	slot = &files.usage->slot[1];
+	slot->dev[0].pending_ns = 1000;
 	end(holder);
 	region_tend(&region, true);
-	CHECK(region_sum(&region, 0) == 0);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	CHECK(slot->dev[0].pending_ns == 0);
+
+	struct region other;
+
+	CHECK(join(&other));
+	CHECK(other.slot == 2);
 	CHECK(kill((pid_t)child, SIGKILL) == 0);
+	for (int tries = 0; tries < 100 && region_sum(&region, 0) != 0; tries++) {
+		nap(10);
+		region_tend(&region, true);
+	}
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+/* exec closes the descriptors; PID and start time stay. */
+static void test_who_becomes_another_program_holds_nothing_of_the_old_ones(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	hold_bytes(&region, 0, 7 * MIB);
+	close(region.fd);
+	close(region.kept_fd);
+	CHECK(join(&region));
+	CHECK(region.slot == 0);
+	CHECK(region_sum(&region, 0) == 0);
 }
 
 /* What a daemon does: every descriptor is closed, and with it the lock is gone. */
@@ -210,6 +238,20 @@ static int hold_and_close(const struct files *unused)
 	if (fcntl(reused, F_GETFD) < 0 || fcntl(region.fd, F_SETLK, &lock) != 0)
 		return 2;
 	return region_sum(&region, 0) == 7 * MIB ? 0 : 3;
+}
+
+static void test_who_closed_all_descriptors_before_it_used_a_card_is_let_in(void)
+{
+	struct region region;
+	struct reason reason;
+
+	memset(&region, 0, sizeof(region));
+	CHECK(region_open(&region, files.usage_path, false, &reason));
+	close(region.fd);
+	close(region.kept_fd);
+	CHECK(region_claim(&region, &reason));
+	hold_bytes(&region, 0, 5 * MIB);
+	CHECK(region_sum(&region, 0) == 5 * MIB);
 }
 
 static void test_a_process_that_closed_all_descriptors_keeps_its_slot(void)
@@ -387,12 +429,14 @@ static void test_the_1025th_process_is_refused(void)
 
 	memset(&region, 0, sizeof(region));
 	CHECK(region_open(&region, files.usage_path, false, &reason));
-	/* 1,024 living owners without a lock: this process's parent, over and over. */
+	/* 1,024 living owners without a lock: this process, over and over, as another would see it.
+	 */
 	for (int i = 0; i < VGPU_MAX_SLOTS; i++)
 		slot[i] = (struct vgpu_usage_slot){.state = VGPU_SLOT_LIVE,
 						   .pid = region.pid,
 						   .start_time = region.start_time,
 						   .pidns = region.pidns};
+	region.pid++;
 	CHECK(!region_claim(&region, &reason));
 	CHECK(strstr(reason.text, "1024 processes") != NULL);
 }
@@ -451,7 +495,9 @@ int main(void)
 	RUN_ON_FILES(test_what_is_asked_for_is_seen_and_not_held);
 	RUN_ON_FILES(test_a_killed_process_is_cleared);
 	RUN_ON_FILES(test_a_killed_process_that_nobody_collects_is_cleared);
-	RUN_ON_FILES(test_a_child_does_not_keep_the_slot_of_its_killed_parent);
+	RUN_ON_FILES(test_what_a_killed_process_held_counts_until_its_forked_child_has_ended);
+	RUN_ON_FILES(test_who_becomes_another_program_holds_nothing_of_the_old_ones);
+	RUN_ON_FILES(test_who_closed_all_descriptors_before_it_used_a_card_is_let_in);
 	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
 	RUN_ON_FILES(test_a_process_whose_first_thread_has_ended_keeps_its_slot);
 	RUN_ON_FILES(test_an_owner_that_was_taken_for_dead_counts_again_at_once);
