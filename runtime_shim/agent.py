@@ -562,7 +562,10 @@ def run(
     if node_name:
         config = dataclasses.replace(config, node_name=node_name)
     if cache_address:
-        cache = dataclasses.replace(config.cache, address=cache_address)
+        try:
+            cache = dataclasses.replace(config.cache, address=cache_address)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from error
         config = dataclasses.replace(config, cache=cache)
     if os.geteuid() != 0:
         raise click.ClickException("the node agent must run as root")

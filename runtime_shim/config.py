@@ -72,6 +72,11 @@ class Cache:
             raise ConfigError("cache: 0 < try_seconds <= total_seconds must hold")
         if not self.address:
             raise ConfigError("cache.address is empty")
+        if "$(" in self.address:  # what a kubelet leaves of a variable that it does not know
+            raise ConfigError(
+                f"cache.address is {self.address!r}: no Service of that name was there when this"
+                " pod started; the pod's next start finds it"
+            )
         for name in ("ca", "certificate", "key", "token"):
             path = getattr(self, name)
             if path and not path.startswith("/"):

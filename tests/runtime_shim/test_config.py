@@ -80,6 +80,7 @@ def test_what_is_printed_gives_the_same_configuration_again(tmp_path: Path) -> N
         ('[policy]\ndeny = ["variables"]', "policy.deny must be one of audit, cdi"),
         ('[policy]\nunmanaged_allow = ["gpu-operator"]', "holds NAMESPACE/POD patterns"),
         ('[cache]\nca = "ca.pem"', "cache.ca must be an absolute path"),
+        ('[cache]\naddress = "$(CACHE_SERVICE_HOST):9402"', "no Service of that name was there"),
         ('mode = "both"', "mode must be one of local, kubernetes"),
         ("= 1", "is not TOML"),
     ],
