@@ -108,7 +108,9 @@ class Upkeep:
             return
         self._isolation[name] = report.isolation
         for uid, told in by_pod(report.isolation).items():
-            self.chores.plan(("isolation", uid), partial(self._annotate, uid, name, told))
+            # A node speaks for its own pods alone, and takes nobody else's place in the queue.
+            if self._is_on(uid, name):
+                self.chores.plan(("isolation", uid), partial(self._annotate, uid, name, told))
 
     def changed(self, deltas: Deltas) -> None:
         """Plan what follows from a change of the cluster."""
@@ -251,11 +253,15 @@ class Upkeep:
         done = dialect.encode_completion(pod, admitted=pod.admitted)
         await self._patch_pod(path, item, done)
 
+    def _is_on(self, uid: str, node_name: str) -> bool:
+        record = self._cluster.record(uid)
+        return record is not None and not record.gone and record.node_name == node_name
+
     async def _annotate(self, uid: str, node_name: str, told: list[Isolation]) -> None:
         """Say on a pod, and by Events, what its node told of its containers."""
         record = self._cluster.record(uid)
-        if record is None or record.gone or record.node_name != node_name:
-            return  # a node speaks for its own pods alone
+        if record is None or not self._is_on(uid, node_name):
+            return
         known = {each.name for each in record.pod.containers}
         told = [each for each in told if each.pod.container_name in known]
         text = annotated(record.isolation, told)

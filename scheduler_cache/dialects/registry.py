@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from scheduler_cache.dialects.koordinator import Koordinator
 from scheduler_cache.dialects.native import Native
 from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import InvalidRequestError
-from scheduler_cache.model import Allocation, Card
+from scheduler_cache.model import Allocation, Card, Request
 from scheduler_cache.pod import Pod
 
 
@@ -128,6 +128,13 @@ class Dialects:
                 f"{_MOST_CONTAINERS}; give cards to a pod with fewer"
             )
         request = asking[0].parse_request(pod)
+        if len(request.containers) > 1:
+            # Who asks alike shares one object: it is kept as long as the pod is known.
+            alike: dict[Request, Request] = {}
+            shared = {
+                name: alike.setdefault(each, each) for name, each in request.containers.items()
+            }
+            request = replace(request, containers=shared)
         return request if request.containers else None
 
     def _decision(self, pod: Pod, spoken: str) -> Decision | None:

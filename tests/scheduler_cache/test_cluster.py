@@ -639,3 +639,18 @@ def test_a_cluster_without_anything_answers_that_it_does_not_know() -> None:
     assert cluster.snapshot(NODE) == []
     assert cluster.view(NODE) is None
     assert cluster.state("p1") is None
+
+
+def test_containers_that_ask_alike_keep_one_request() -> None:
+    """A hundred containers with a list of 256 cards each would be megabytes a pod."""
+    world = World(gpu(A))
+    several = [container(name, memory="1Gi") for name in ("a", "b")]
+
+    world.apply(pod("p1", *several, container("c", memory="2Gi")))
+
+    record = world.cluster.record("p1")
+    assert record is not None
+    assert record.request is not None
+    asked = record.request.containers
+    assert asked["a"] is asked["b"]
+    assert asked["c"] != asked["a"]
