@@ -246,7 +246,7 @@ class Meter:
                     if owners.get(process.pid) == allocation_id
                 ]
                 seen = sum(process.used_bytes for process in own)
-                window.append(max(0, seen - max(_used(usage, index) for usage in usages)))
+                window.append(max(0, seen - max(_seen_by_nvml(usage, index) for usage in usages)))
                 each.region.set_overhead(index, min(window) if len(window) == _WINDOW else 0)
                 holdings.append(
                     Holding(
@@ -270,8 +270,11 @@ class Meter:
             )
 
 
-def _used(usage: Usage, index: int) -> int:
-    return usage.devices[index].used_bytes if usage.devices else 0
+def _seen_by_nvml(usage: Usage, index: int) -> int:
+    """Return what of the account NVML sees, too."""
+    if not usage.devices:
+        return 0
+    return usage.devices[index].used_bytes - usage.devices[index].kept_bytes
 
 
 def _nvml_bytes(card_uuid: str, allocation_id: str, look: _Look) -> int | None:

@@ -62,6 +62,8 @@ class DeviceUsage:
 
     used_bytes: int
     processes: int
+    kept_bytes: int = 0
+    """Of that, what ended processes have left to forked children: NVML names nobody for it."""
 
 
 class SlotCounters(NamedTuple):
@@ -445,6 +447,7 @@ def _nothing(allocation: pb.Allocation) -> tuple[DeviceUsage, ...]:
 def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
     limits = [max(part.memory_bytes, part.virtual_memory_bytes) for part in allocation.slices]
     used = [0] * len(limits)
+    kept = [0] * len(limits)
     processes = [0] * len(limits)
     damage = ""
     table: Any = ffi.from_buffer("struct vgpu_usage_slot[]", slots)
@@ -460,6 +463,8 @@ def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
             if held > limit:
                 damage = f"a process claims {held} bytes of card {index}"
             used[index] += min(held, limit)
+            if slot.flags & constants.VGPU_FLAG_KEPT:
+                kept[index] += min(held, limit)
             processes[index] += held > 0
         counters[number, slot.gen] = tuple(
             SlotCounters(slot.dev[index].busy_ns, slot.dev[index].refused)
@@ -470,8 +475,8 @@ def _sum_slots(slots: bytes, allocation: pb.Allocation) -> Usage:
             damage = f"processes claim {used[index]} bytes of card {index}"
     return Usage(
         devices=tuple(
-            DeviceUsage(used_bytes=min(total, limit), processes=count)
-            for total, limit, count in zip(used, limits, processes, strict=True)
+            DeviceUsage(used_bytes=min(total, limit), processes=count, kept_bytes=min(left, limit))
+            for total, limit, count, left in zip(used, limits, processes, kept, strict=True)
         ),
         slots=counters,
         damage=damage,

@@ -35,6 +35,9 @@
 #define VGPU_SLOT_CLAIMED 1
 #define VGPU_SLOT_LIVE 2
 
+/* Of a slot: its owner has ended, and forked children keep at the card what it held. */
+#define VGPU_FLAG_KEPT 1
+
 #define VGPU_RING_DEBUG 1
 #define VGPU_RING_WARNING 2
 #define VGPU_RING_ERROR 3
@@ -120,7 +123,7 @@ struct vgpu_usage_slot {
 	uint64_t start_time; /* /proc/PID/stat field 22, clock ticks */
 	uint64_t pidns;      /* inode of the PID namespace */
 	uint32_t gen;        /* grows with every owner */
-	uint32_t flags;
+	uint32_t flags;      /* VGPU_FLAG_… */
 	/* minor 2: grows before every growth of a used_bytes; a reader that looks twice and sees it
 	 * unchanged in all slots has seen the sums of one moment. 0: an older writer. */
 	uint64_t grants;

@@ -16,7 +16,6 @@
 #define F_OFD_SETLK 37 /* Linux 3.15; not in the headers of glibc 2.17 */
 #endif
 #define FIRST_KEPT (VGPU_MAX_SLOTS + 1) /* byte of the first slot's other lock */
-#define FLAG_KEPT 1                     /* it was said that children keep the slot */
 
 /* A change takes some instructions, taking another slot some system calls; either may be stopped in
  * the middle for as long as the system likes. */
@@ -600,11 +599,11 @@ static void keep_of_child(struct vgpu_usage_slot *slot)
 		__atomic_store_n(&slot->dev[card].pending_ns, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&slot->dev[card].queue_end_ns, 0, __ATOMIC_RELAXED);
 	}
-	if ((slot->flags & FLAG_KEPT) == 0)
+	if ((slot->flags & VGPU_FLAG_KEPT) == 0)
 		log_warning("process %u has ended, and what it held counts until its forked "
 			    "children have",
 			    slot->pid);
-	slot->flags |= FLAG_KEPT;
+	slot->flags |= VGPU_FLAG_KEPT;
 }
 
 /* Called with `busy`. */

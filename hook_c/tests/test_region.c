@@ -190,6 +190,7 @@ static void test_what_a_killed_process_held_counts_until_its_forked_child_has_en
 	region_tend(&region, true);
 	CHECK(region_sum(&region, 0) == 7 * MIB);
 	CHECK(slot->dev[0].pending_ns == 0);
+	CHECK(slot->flags == VGPU_FLAG_KEPT);
 
 	struct region other;
 

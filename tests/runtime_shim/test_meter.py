@@ -138,6 +138,17 @@ async def test_what_nvml_sees_beyond_the_account_is_overhead(node: Node, init: P
     assert limits_of(region).dev[0].overhead_bytes == 500
 
 
+async def test_what_children_keep_hides_no_overhead(node: Node, init: Process) -> None:
+    region = await node.start()
+    write_slot(region.usage_path, 0, GIB // 2)
+    write_slot(region.usage_path, 1, GIB, flags=1)
+    node.nvml.held = [CardProcess(pid=init.pid, used_bytes=GIB // 2 + 500)]
+
+    await ticks(node)
+
+    assert limits_of(region).dev[0].overhead_bytes == 500
+
+
 async def test_an_erased_account_gains_nothing(node: Node, init: Process) -> None:
     region = await node.start()
     write_slot(region.usage_path, 0, GIB)

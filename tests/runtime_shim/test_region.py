@@ -51,9 +51,10 @@ def limits_of(region: Region) -> Any:  # noqa: ANN401 - a cffi struct
     return limits
 
 
-def write_slot(path: Path, index: int, used_bytes: int, state: int = 2) -> None:
+def write_slot(path: Path, index: int, used_bytes: int, state: int = 2, flags: int = 0) -> None:
     slot: Any = ffi.new("struct vgpu_usage_slot *")
     slot.state = state
+    slot.flags = flags
     slot.dev[0].used_bytes = used_bytes
     header: Any = ffi.new("struct vgpu_usage *")
     with path.open("r+b") as file:
