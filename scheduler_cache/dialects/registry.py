@@ -24,7 +24,7 @@ from scheduler_cache.dialects.koordinator import Koordinator
 from scheduler_cache.dialects.native import Native
 from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import InvalidRequestError
-from scheduler_cache.model import Allocation, Card, Request
+from scheduler_cache.model import MAX_SLICES, Allocation, Card, Request
 from scheduler_cache.pod import Pod
 
 
@@ -153,7 +153,14 @@ class Dialects:
                 raise InvalidRequestError(
                     f"pod {pod} carries decisions of {names}; delete it, so that one decides"
                 )
-        return decided[0].parse_allocation(pod)
+        decision = decided[0].parse_allocation(pod)
+        most = max(map(len, decision.containers.values()), default=0)
+        if most > MAX_SLICES:
+            raise InvalidRequestError(
+                f"the decision of {decision.dialect} about pod {pod} gives one container {most} "
+                f"slices, more than {MAX_SLICES}; delete the pod, so that it is scheduled anew"
+            )
+        return decision
 
 
 def every_dialect(

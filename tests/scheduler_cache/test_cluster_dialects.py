@@ -155,6 +155,17 @@ def test_more_than_the_pod_asked_for_is_never_given(devices: str, words: str) ->
     assert joined.used()[0] >= 8
 
 
+def test_a_decision_of_thousands_of_slices_is_not_counted_one_by_one() -> None:
+    """Whatever happens on its node would cost every replica a tenth of a second."""
+    joined = world(hami_cards(A, B))
+
+    joined.apply(hami_pod(devices=f"{A},NVIDIA,8192,30:" * 17 + ";"))
+
+    assert joined.used(A) == joined.used(B) == (8, 30, 1)
+    with pytest.raises(NotBelievedError, match="17 slices, more than 16"):
+        joined.resolve()
+
+
 def test_a_decision_about_a_container_that_asks_for_nothing_is_not_believed() -> None:
     joined = world(hami_cards(A, B))
     source = hami_pod(devices=f";{A},NVIDIA,8192,30:;")
