@@ -436,7 +436,11 @@ class Cluster:
         record = self._records.get(uid)
         if record is None or record.assumed is None or record.assumed.confirmed:
             return Deltas()
-        return self._settle((self._drop_assumption(record), {uid}), now_ns)
+        changed = self._drop_assumption(record)
+        if record.gone and not record.node_name:
+            # Deleted while its Binding was being written: no node will report its end.
+            self._finish(record)
+        return self._settle((changed, {uid}), now_ns)
 
     # Reading
 

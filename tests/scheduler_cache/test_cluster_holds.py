@@ -16,6 +16,7 @@ from scheduler_cache.errors import (
     NoRoomError,
     NoSliceError,
     NotBelievedError,
+    NotFoundError,
     NotYetError,
     WrongNodeError,
 )
@@ -563,3 +564,21 @@ def test_no_node_can_use_up_the_epochs() -> None:
     world.apply(pod("p2"))
     world.cluster.reserve("p2", NODE, 8, world.now)
     assert epoch_floor(world.cluster) == 8
+
+
+def test_a_pod_that_is_deleted_while_its_binding_is_written_is_forgotten() -> None:
+    world = World(gpu(A))
+    world.apply(pod("p1"))
+    world.cluster.reserve("p1", NODE, 1, world.now)
+    world.cluster.delete_pod("p1", world.now)
+    assert world.used()[2] == 1
+
+    world.cluster.abandon("p1", world.now)
+
+    assert world.used() == (0, 0, 0)
+    assert world.cluster.record("p1") is None
+    with pytest.raises(NotFoundError):
+        world.resolve()
+    world.wait(1000)
+    with pytest.raises(NotYetError):
+        world.resolve()
