@@ -35,7 +35,6 @@ from runtime_shim.spec import (
 # Source: docs/contract.md §1, "Removed".
 _VARIABLES = frozenset(
     {
-        "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_IMEX_CHANNELS",
         "NVIDIA_GDS",
         "NVIDIA_MOFED",
@@ -189,9 +188,21 @@ def gpu_devices(
     return found.sentences
 
 
+def names_cards(name: str) -> bool:
+    """Tell whether NVIDIA's runtime may read names of cards from the variable `name`.
+
+    Its `swarm-resource` lets variables of Docker Swarm, such as `DOCKER_RESOURCE_GPU`, go before
+    its own; it does not ask who has set them.
+    """
+    swarm = name.startswith("DOCKER_RESOURCE_") and "GPU" in name.upper()
+    return swarm or name == "NVIDIA_VISIBLE_DEVICES"
+
+
 def is_removed_variable(name: str) -> bool:
     """Tell whether no container keeps the variable `name` from its image or its user."""
-    return name in _VARIABLES or (name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE)
+    if name in _VARIABLES or names_cards(name):
+        return True
+    return name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE
 
 
 def is_cdi_annotation(name: str) -> bool:

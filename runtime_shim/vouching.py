@@ -15,7 +15,7 @@ from typing import Final
 
 from runtime_shim.inventory import CardFacts
 from runtime_shim.spec import Spec, annotations_of, destination, env_entries, mounts
-from runtime_shim.strip import DEVICE_LISTS, is_cdi_annotation
+from runtime_shim.strip import DEVICE_LISTS, is_cdi_annotation, names_cards
 
 _VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 _NOTHING: Final = frozenset({"", "void", "none"})
@@ -106,7 +106,7 @@ def _names(spec: Spec) -> Iterator[str]:
         if name in _BEYOND_CARDS and value not in _NOTHING:
             yield f"!{name} opens more than cards"
         # Every entry of a variable that is set twice: other runtimes may take another one.
-        if name == _VISIBLE_DEVICES:
+        if names_cards(name):
             yield from (_card(item) for item in value.split(",") if item not in DEVICE_LISTS)
     set_ones = {name for name, _, _ in variables}
     if "CUDA_VERSION" in set_ones and _VISIBLE_DEVICES not in set_ones:

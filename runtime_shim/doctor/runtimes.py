@@ -14,6 +14,7 @@ from typing import Any
 from runtime_shim.doctor.finding import Finding, fail, ok, warn
 from runtime_shim.doctor.program import ask
 from runtime_shim.doctor.runtime_conf import RuntimeConf
+from runtime_shim.strip import names_cards
 
 # The oldest that the test tiers run.
 _LEAST = {"runc": (1, 0), "crun": (1, 8)}
@@ -144,6 +145,14 @@ def _toolkit_settings(name: str, words: str, conf: RuntimeConf, path: Path) -> F
             f"{path} ignores NVIDIA_VISIBLE_DEVICES, by which the agent names the cards "
             "(accept-nvidia-visible-devices-envvar-when-unprivileged = false)",
             "set gpu_runtime.enabled = false in agent.toml: then the agent gives devices itself",
+        )
+    swarm = [each.strip() for each in str(settings.get("swarm-resource") or "").split(",")]
+    if foreign := [each for each in swarm if each and not names_cards(each)]:
+        return fail(
+            name,
+            f"{path} lets every container choose its cards by its variable {foreign[0]!r}"
+            " (swarm-resource)",
+            "take it out there, or name it DOCKER_RESOURCE_GPU, which the agent watches",
         )
     below = _toolkit_low_level(settings)
     ours = conf.low_level()

@@ -192,6 +192,22 @@ def test_a_toolkit_that_ignores_the_variable_by_which_cards_are_named(tmp_path: 
     assert "gpu_runtime.enabled = false" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("variables", "level"), [("DOCKER_RESOURCE_GPU", "ok"), ("DOCKER_RESOURCE_GPU, CARDS", "fail")]
+)
+def test_a_toolkit_that_lets_containers_name_their_cards(
+    tmp_path: Path, variables: str, level: str
+) -> None:
+    below = tmp_path / "runc"
+    settings = f'swarm-resource = "{variables}"\n[nvidia-container-runtime]\nruntimes=["{below}"]\n'
+    path, file = toolkit(tmp_path, settings=settings)
+
+    finding = check_gpu_runtime(gpu_conf(tmp_path, path), True, file)
+
+    assert finding.level == level, finding
+    assert level == "ok" or "'CARDS'" in finding.message
+
+
 def test_a_toolkit_with_a_broken_configuration(tmp_path: Path) -> None:
     path, file = toolkit(tmp_path, settings="[")
 

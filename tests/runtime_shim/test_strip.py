@@ -39,6 +39,8 @@ def rule(access: str = "rwm", allow: bool = True, **fields: Any) -> dict[str, An
     [
         "NVIDIA_VISIBLE_DEVICES=all",
         "NVIDIA_VISIBLE_DEVICES",
+        "DOCKER_RESOURCE_GPU=all",
+        "DOCKER_RESOURCE_NVIDIA-GPU=0",
         "NVIDIA_IMEX_CHANNELS=0",
         "NVIDIA_GDS=enabled",
         "NVIDIA_MOFED=enabled",
@@ -73,6 +75,7 @@ def test_a_variable_that_widens_a_slice_is_removed(entry: str) -> None:
         "CUDA_VERSION=12.4",
         "nvidia_visible_devices=all",
         "MY_VGPU_MEMORY=1",
+        "DOCKER_RESOURCE_SSD=1",
         "VGPU_CONTAINER_UUID=3d2a8f5e-7c1b-4a68-9f0e-2b6d4c8e1a55",
         "LD_LIBRARY_PATH=/usr/local/cuda/compat",
         "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=0",

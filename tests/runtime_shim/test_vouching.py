@@ -58,6 +58,11 @@ def by_name(**keywords: Any) -> dict[str, CardFacts]:  # noqa: ANN401
         ),
         (plain_spec(annotations={"cdi.k8s.io/p_0": f"nvidia.com/gpu={CARD}"}), {CARD}),
         (plain_spec(annotations={"nvidia.cdi.k8s.io/p": "nvidia.com/gpu=1"}), {"1"}),
+        # NVIDIA's swarm-resource: a variable of the container goes before the plugin's.
+        (
+            plain_spec(f"NVIDIA_VISIBLE_DEVICES={CARD}", f"DOCKER_RESOURCE_GPU={OTHER_CARD}"),
+            {CARD, OTHER_CARD},
+        ),
         # Runtimes differ in which one counts, so both must be covered.
         (
             plain_spec(f"NVIDIA_VISIBLE_DEVICES={CARD}", f"NVIDIA_VISIBLE_DEVICES={OTHER_CARD}"),
@@ -83,6 +88,7 @@ def test_every_way_to_name_a_card_is_seen(spec: Spec, names: set[str]) -> None:
         (plain_spec(mounts=[bind("/dev/null", f"{LISTS}/all")]), "names every card"),
         (plain_spec(mounts=[bind("/dev/null", f"{LISTS}/imex/0")]), "is none of cards"),
         (plain_spec(f"NVIDIA_VISIBLE_DEVICES={LISTS},all"), "names every card"),
+        (plain_spec("DOCKER_RESOURCE_GPU=all"), "names every card"),
         (plain_spec("CUDA_VERSION=9.0"), "an old CUDA image gets every card"),
         (plain_spec("NVIDIA_IMEX_CHANNELS=0"), "opens more than cards"),
         (plain_spec("NVIDIA_MIG_CONFIG_DEVICES=all"), "opens more than cards"),
