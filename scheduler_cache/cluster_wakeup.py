@@ -55,8 +55,18 @@ class Wakeup:
                 self._views.pop(name, None)
                 continue
             self._views[name] = now
-            if self._waiting and self._leader.leading and has_more_room(before, now):
+            if self._leader.leading and self._anybody_waits() and has_more_room(before, now):
                 self._leader.upkeep.chores.plan(("wakeup", name), partial(self._tell, name))
+
+    def _anybody_waits(self) -> bool:
+        """Return whether a pod that was turned away waits yet; forget those that do not."""
+        while self._waiting:
+            uid = next(iter(self._waiting))
+            if self._cluster.state(uid) is AllocationState.PENDING:
+                return True
+            # Deleted while kube-scheduler asked: no event will come by that says so.
+            self._waiting.discard(uid)
+        return False
 
     async def _tell(self, name: str) -> None:
         self._leader.check()
