@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.namespace import Namespace, allocation
+from tests.e2e.namespace import Namespace, allocation, until
 from tests.e2e.pods import container, limits, pod
 from tests.e2e.slices import sees_its_slice
 
@@ -34,7 +34,7 @@ async def test_a_kill_in_the_middle_costs_no_pod_its_slice(
     cluster = namespace.cluster
     await namespace.create(pod("before", container(asked=limits("2Gi", cores=20))))
     [before] = await namespace.running("before")
-    leader = await asyncio.to_thread(cluster.replicas.leader)
+    leader = await leading(namespace)
     parts = [leader if name == LEADER else name for name in victims]
 
     # Between its creation and its start anything may be under way. A kubelet without its device
@@ -55,6 +55,19 @@ async def test_a_kill_in_the_middle_costs_no_pod_its_slice(
     assert allocation(still) == allocation(before)
     assert started(still) == started(before)  # the container that ran has gone on
     await sees_its_slice(namespace, still)
+
+
+async def leading(namespace: Namespace) -> str:
+    """Wait until one replica leads; return its name."""
+    found = ""
+
+    async def one() -> bool:
+        nonlocal found
+        found = await asyncio.to_thread(namespace.cluster.replicas.leader)
+        return bool(found)
+
+    await until(one, "one replica leads")
+    return found
 
 
 def started(item: object) -> list[tuple[str, int]]:
