@@ -392,7 +392,10 @@ class Agent:
     async def _calibrate_forever(self) -> None:
         """Measure new cards, and tell running containers what was not known when they started."""
         while True:
-            await self.calibration.measure(self.inventory.healthy)
+            try:
+                await self.calibration.measure(self.inventory.healthy)
+            except Exception:  # one odd card must not end the agent
+                logger.exception("measuring contexts failed")
             for region in self.regions.all():
                 uuids = [part.card_uuid for part in region.allocation.slices]
                 region.set_context(self.calibration.context_bytes(uuids))

@@ -65,11 +65,11 @@ class Probe:
         finally:
             if process.returncode is None:
                 process.kill()
-            self._hanging[card_uuid] = process
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(_END_SECONDS):
                     await process.wait()
-                    del self._hanging[card_uuid]
+            except TimeoutError:
+                self._hanging[card_uuid] = process
 
     def _environment(self, card_uuid: str) -> dict[str, str]:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": card_uuid}
