@@ -44,7 +44,7 @@ from scheduler_cache.errors import (
     WrongNodeError,
 )
 from scheduler_cache.fit import policy_of
-from scheduler_cache.inventory import inventory_of, registrations_of
+from scheduler_cache.inventory import inventory_of, registrations_of, served_resources
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -808,7 +808,8 @@ class Cluster:
             if len(self._claimants[uuid]) > 1
         }
         report = inputs.report
-        served = report.served_resources if report else frozenset()
+        kube = inputs.kube or KubeNode(name=name)
+        served = served_resources(kube, report.served_resources if report else None)
         registrations = [
             each
             for each in (*inputs.registrations, *([inputs.devices] if inputs.devices else []))
@@ -816,7 +817,7 @@ class Cluster:
         ]
         unreadable = [*inputs.unreadable, *([inputs.devices_error] if inputs.devices_error else [])]
         inventory = inventory_of(
-            inputs.kube or KubeNode(name=name),
+            kube,
             report.node.cards if report else None,
             registrations,
             unreadable,

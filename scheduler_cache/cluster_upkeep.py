@@ -24,7 +24,7 @@ from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_metrics import Metrics
 from scheduler_cache.dialects.native import INVENTORY, ISOLATION
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.inventory import NODE_LABEL
+from scheduler_cache.inventory import NODE_LABEL, SERVED
 from scheduler_cache.isolation import (
     Isolation,
     IsolationState,
@@ -167,6 +167,9 @@ class Upkeep:
             inventory = self._dialects.native.encode_inventory(report.node.cards)
             if node.annotations.get(INVENTORY) != inventory[INVENTORY]:
                 annotations.update(inventory)
+            served = ",".join(sorted(report.served_resources)) or None
+            if node.annotations.get(SERVED) != served:
+                annotations[SERVED] = served
             annotations.update(registration_patch(node, report.node.cards, self._dialects))
         if self._silent(name):
             ready = None

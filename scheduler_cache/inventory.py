@@ -21,6 +21,8 @@ from scheduler_cache.pod import KubeNode
 NODE_LABEL = "vgpu.dev/node"
 ROOM = "vgpu.dev/room-since"
 """An annotation: when the node last had more room than before, while pods waited for some."""
+SERVED = "vgpu.dev/served-resources"
+"""An annotation: which of the node's resources the agent's own device plugin serves, by commas."""
 # What people write of it.
 DIALECT_LABEL = "vgpu.dev/dialect"
 MODE_LABEL = "vgpu.dev/mode"
@@ -61,6 +63,18 @@ def registrations_of(node: KubeNode, dialects: Dialects) -> tuple[list[Registrat
         if registration is not None:
             found.append(registration)
     return found, problems
+
+
+def served_resources(node: KubeNode, reported: frozenset[str] | None) -> frozenset[str]:
+    """Return the resources of a node that are ours, and so nobody's registration.
+
+    `reported`: what the agent told this process; None: nothing yet. Then it is what the leader
+    wrote of an earlier report: a new leader must not take our own plugin for another system's.
+    """
+    if reported is not None:
+        return reported
+    text = node.annotations.get(SERVED, "")
+    return frozenset(part for item in text.split(",") if (part := item.strip()))
 
 
 def inventory_of(

@@ -42,6 +42,10 @@ _SOCKETS = "vgpu-"
 _SocketIdentity = tuple[int, int, int]
 
 
+class RivalError(KubeletError):
+    """Another device plugin serves a resource that this node is to serve."""
+
+
 @dataclass
 class _Plugin:
     """One resource on its way to the kubelet."""
@@ -53,8 +57,9 @@ class _Plugin:
     registered_at: _SocketIdentity | None = None
     """The kubelet's socket that took it; None: no kubelet has."""
     registered_since: float = 0.0
-    served: bool = False
-    """The kubelet took it when it was asked last, and no other plugin has the resource."""
+    has_rival: bool = False
+    """Another plugin served it when the kubelet was asked last. What only fails for a moment is no
+    such thing: pods that run on the node would lose their cards to nobody."""
     trouble: str = ""
 
     def is_registered(self, kubelet: _SocketIdentity) -> bool:
@@ -95,8 +100,8 @@ class DevicePlugins:
         }
 
     def served(self) -> list[str]:
-        """Return the resources that the kubelet takes from us, and from nobody else."""
-        return [each.resource.name for each in self._plugins if each.served]
+        """Return the resources of this node that are ours, so far as no other plugin was seen."""
+        return [each.resource.name for each in self._plugins if not each.has_rival]
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -170,9 +175,10 @@ class DevicePlugins:
                         "resource not registered",
                         extra={"resource": plugin.resource.name, "reason": str(error)},
                     )
-                plugin.trouble, plugin.served = str(error), False
+                plugin.trouble = str(error)
+                plugin.has_rival = isinstance(error, RivalError)
             else:
-                plugin.trouble, plugin.served = "", True
+                plugin.trouble, plugin.has_rival = "", False
         if self.served() != served:
             self._changed()
         return not any(plugin.trouble for plugin in missing)
@@ -204,10 +210,10 @@ class DevicePlugins:
 
 
 def _check_rival(resource_name: str, devices: Devices) -> None:
-    """Raise KubeletError where another plugin serves the resource: two would sell cards twice."""
+    """Raise RivalError where another plugin serves the resource: two would sell cards twice."""
     others = sorted(name for name in devices.get(resource_name, ()) if not is_slot(name))
     if others:
-        raise KubeletError(
+        raise RivalError(
             f"another device plugin serves {resource_name} ({others[0]!r} is one of its devices);"
             " remove it from this node, or this resource from device_plugin.dialects"
         )

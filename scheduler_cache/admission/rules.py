@@ -18,11 +18,11 @@ from scheduler_cache.dialects.native import (
     ISOLATION,
 )
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL, NODE_LABEL, ROOM
+from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL, NODE_LABEL, ROOM, SERVED
 
 NODES_GROUP: Final = "system:nodes"
 
-NODE_ANNOTATIONS: Final = (INVENTORY, ROOM)
+NODE_ANNOTATIONS: Final = (INVENTORY, ROOM, SERVED)
 """On a node; only the replicas write them, from what the node's agent reports."""
 NODE_LABELS: Final = (NODE_LABEL,)
 PEOPLE_ANNOTATIONS: Final = (CORDON,)

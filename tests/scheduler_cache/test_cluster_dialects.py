@@ -478,6 +478,24 @@ def test_what_our_own_plugin_serves_is_no_registration_of_gpu_manager() -> None:
         ours.cluster.reserve("p2", NODE, 1, ours.now)
 
 
+def test_a_new_leader_takes_our_own_plugin_for_nobody_elses() -> None:
+    """Before the agent reports to it, it goes by what the last leader wrote."""
+    resources = ("tencent.com/vcuda-core", "vgpu.dev/count")
+    capacity = {"tencent.com/vcuda-core": "200", "vgpu.dev/count": "20"}
+    ours = world({}, allocatable=capacity)
+    written = {
+        **ours.dialects.native.encode_inventory(ours.cards),
+        "vgpu.dev/served-resources": ",".join(resources),
+    }
+
+    ours.cluster.forget_reports()
+    ours.cluster.apply_node(kube_node(annotations=written, allocatable=capacity), ours.now)
+
+    view = ours.cluster.view(NODE)
+    assert view is not None
+    assert {each.owner for each in view.inventory.cards.values()} == {"native"}
+
+
 def test_a_joined_system_beside_our_plugin_of_all_resources_is_the_cards_one_owner() -> None:
     joined = world(hami_cards(A, B), allocatable={"tencent.com/vcuda-core": "200"})
     joined.report(served=("tencent.com/vcuda-core",))

@@ -387,6 +387,19 @@ async def test_a_report_is_written_on_the_node_for_all_replicas(site: Site) -> N
         )
         metadata = site.server.objects[NODES]["", "n1"]["metadata"]
         assert A in metadata["annotations"]["vgpu.dev/inventory"]
+        assert "vgpu.dev/served-resources" not in metadata["annotations"]
+
+        told = report("n1", A, B)
+        told.served_resources.extend(["vgpu.dev/count", "tencent.com/vcuda-core"])
+        await node.ReportNode(told)
+        await until(
+            lambda: (
+                site.server.objects[NODES]["", "n1"]["metadata"]["annotations"].get(
+                    "vgpu.dev/served-resources"
+                )
+                == "tencent.com/vcuda-core,vgpu.dev/count"
+            )
+        )
 
         await node.ReportNode(report("n1", A, B, ready=False))
         await until(lambda: not site.server.objects[NODES]["", "n1"]["metadata"]["labels"])
