@@ -370,11 +370,11 @@ async def test_a_thousand_claims_do_not_slow_an_allocation_down(stub: SchedulerC
     async def seconds_each(first: int, number: int) -> float:
         message = allocate("", 1)
         message.request.memory[0].bytes = 256 << 20
-        start = time.perf_counter()
+        start = time.process_time()  # cache and caller: what else the machine does counts not
         for i in range(first, first + number):
             message.claim.container_id = f"c{i}"
             await stub.Allocate(message)
-        return (time.perf_counter() - start) / number
+        return (time.process_time() - start) / number
 
     await seconds_each(0, 50)
     few = await seconds_each(50, 100)
