@@ -164,8 +164,9 @@ def test_a_storm_of_kills_never_overbooks_and_leaves_nothing(
         victim.send("start")
         victim.send("churn", 2, 1_000_000)
         victims.append(victim)
-        until = time.monotonic() + 0.1
-        while time.monotonic() < until:
+        began = time.monotonic()
+        # A busy machine may start none of them in this time.
+        while time.monotonic() < began + (0.1 if highest else 60):
             highest = max(highest, gpu.used_bytes())
         if len(victims) > 4:
             victims.pop(0).kill()
