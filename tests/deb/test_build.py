@@ -123,7 +123,8 @@ def test_a_manual_page_has_every_command(
     subprocess.run(["dpkg", "-x", str(package), str(tmp_path)], check=True)
     page = gzip.decompress((tmp_path / "usr/share/man/man8/vgpuctl.8.gz").read_bytes()).decode()
 
-    missing = [name for name, each in main.commands.items() if f".SS {name}" not in page]
+    plain = page.replace(r"\-", "-")  # a hyphen that roff may not break a line at
+    missing = [name for name in main.commands if f".SS {name}" not in plain]
 
     assert missing == []
     assert len(list((tmp_path / "usr/share/man/man8").iterdir())) == 3
