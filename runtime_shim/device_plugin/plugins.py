@@ -176,7 +176,8 @@ class DevicePlugins:
                         extra={"resource": plugin.resource.name, "reason": str(error)},
                     )
                 plugin.trouble = str(error)
-                plugin.has_rival = isinstance(error, RivalError)
+                # A kubelet that is away has not said that the other one has gone.
+                plugin.has_rival = plugin.has_rival or isinstance(error, RivalError)
             else:
                 plugin.trouble, plugin.has_rival = "", False
         if self.served() != served:

@@ -16,7 +16,7 @@ from runtime_shim.config import DevicePlugin
 from runtime_shim.device_plugin import plugins as plugins_module
 from runtime_shim.device_plugin.plugins import DevicePlugins
 from runtime_shim.device_plugin.resources import resources_of
-from runtime_shim.kubelet import Devices, Kubelet
+from runtime_shim.kubelet import Devices, Kubelet, KubeletError
 from tests.fakes.kubelet import FakeKubelet, running_kubelet
 from tests.fakes.nvidia_plugin import NvidiaPlugin
 from tests.runtime_shim.device_plugin.test_listing import card
@@ -245,7 +245,10 @@ async def test_what_a_killed_agent_left_is_removed(node: Node, kubelet: FakeKube
 
 
 async def test_a_resource_of_another_plugin_is_not_taken(
-    node: Node, kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
+    node: Node,
+    kubelet: FakeKubelet,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """User pain D8: two plugins of one resource, and pods get whole cards."""
     rival = NvidiaPlugin(kubelet.plugins, ["GPU-0", "GPU-1"])
@@ -261,6 +264,21 @@ async def test_a_resource_of_another_plugin_is_not_taken(
         assert kubelet.registrations.count("nvidia.com/gpu") == 1
         (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
         assert "another device plugin serves nvidia.com/gpu" in record.__dict__["reason"]
+
+        # Nobody can be asked, and registering fails: the other plugin has not gone by that.
+        async def away(self: Kubelet, seconds: float) -> Devices:
+            raise KubeletError("the kubelet is away")
+
+        kubelet.refuses.add("nvidia.com/gpu")
+        with monkeypatch.context() as patched:
+            patched.setattr(Kubelet, "devices", away)
+            refused = caplog.messages.count("resource not registered") + 1
+            await until(lambda: caplog.messages.count("resource not registered") >= refused)
+            assert plugins.served() == [COUNT]
+        kubelet.refuses.clear()
+        await until(
+            lambda: "another device plugin" in caplog.records[-1].__dict__.get("reason", "")
+        )
 
         await rival.stop()
         await until(lambda: kubelet.healthy("nvidia.com/gpu") == 20)
