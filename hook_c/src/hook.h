@@ -14,11 +14,18 @@
 #include "table.h"
 #include "tenant.h"
 
+/* What a call may take of a pool; pool_account.c. */
+struct pool_call {
+	uint64_t bytes;
+	uint64_t worst; /* 0: it relies on what is free in the pool */
+};
+
 /* One call of the driver in progress, on the stack of the stub. */
 struct hook_call {
 	struct tenant *tenant; /* NULL: nothing to do at the end */
 	struct table_entry entry;
 	struct tenant_pool *pool; /* hook_pool.c */
+	struct pool_call pool_call;
 	uint64_t held;
 	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
 	struct tenant *graph_tenant; /* hook_graph.c */
@@ -71,7 +78,7 @@ int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch,
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
-int free_async_begin(struct hook_call *call, uint64_t pointer);
+int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, bool is_thread);
 int free_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
@@ -81,7 +88,17 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes);
 void memory_forget_context(struct tenant *tenant, uint64_t context);
 
 /* hook_freed.c */
+/* Lets this thread make calls that a capture of another one would forbid, until it is called again
+ * with what it has written. */
+void exchange_capture_mode(int *mode);
+
+/* Puts an event of ours into the stream, which is one of that context. */
+bool record_event(void *stream, void *context, void **event);
 int free_async_end(struct hook_call *call, int status, void *stream, bool is_thread);
+
+/* Around a call of the program that waits for the card. */
+void wait_begin(struct hook_call *call);
+int wait_end(struct hook_call *call, int status);
 
 /* Gives back what has been freed in the order of streams and is done; `wait`: also what is not yet.
  * False: there was none. */
@@ -113,7 +130,7 @@ int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, vo
 		     bool is_thread);
 int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t bytes, void *pool,
 			  void *stream, bool is_thread);
-int pool_alloc_end(struct hook_call *call, int status);
+int pool_alloc_end(struct hook_call *call, int status, uint64_t pointer);
 int pool_create_begin(struct hook_call *call, const void *out, const void *properties);
 int pool_create_end(struct hook_call *call, int status, uint64_t handle);
 int pool_destroy_begin(struct hook_call *call, void *handle);
@@ -122,18 +139,24 @@ int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
-/* Around a call of the driver that may make pools smaller. While one is under way the account does
- * not follow pools that become smaller: their numbers fall before the card has the memory. */
-void pools_giving_begin(struct tenant *tenant);
-void pools_giving_end(struct tenant *tenant);
+int pool_select_end(int status);
+int pool_set_attribute(void *pool, int attribute, void *value);
+int pool_get_end(int status, void *pool, int attribute, void *value);
 
-/* The same for the call of a program: a synchronisation, a free, a trim. */
+/* Around a call of the program that takes memory away from pools: a free, a trim. */
 int pools_begin(struct hook_call *call);
 int pools_given_end(struct hook_call *call, int status);
+int pools_freed_end(struct hook_call *call, int status);
+
+/* After a wait for the card: pools give back what they keep beyond what the program lets them. */
+void pools_waited(struct tenant *tenant);
 
 /* After whatever else may have made a pool smaller or larger: a launch. */
 int pools_end(int status);
 void pools_settle(struct tenant *tenant);
+
+/* The same, of those only that may have changed since. */
+void pools_settle_new(struct tenant *tenant);
 
 /* Gives back what the pools keep and nobody uses; false if there is no pool. */
 bool pools_trim_for(struct tenant *tenant);
@@ -143,6 +166,19 @@ bool pools_trim_for(struct tenant *tenant);
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
 			 bool is_first);
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
+
+/* hook_order.c */
+/* Whether memory of pools has been taken and freed in this stream only: then all that is free there
+ * is free for it. What was freed in another is not before the card has come to the free. */
+bool order_is_kept(struct tenant *tenant, void *stream);
+void order_note_free(struct tenant *tenant, void *stream);
+
+/* Waits until the other streams have come to what has been freed in them so far. False: they have
+ * not within a second; they may wait for this thread. */
+bool order_wait(struct tenant *tenant, const void *stream);
+
+/* The stream ends, and another may come to have its name. */
+void order_forget_stream(void *stream);
 
 /* hook_local.c */
 int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,

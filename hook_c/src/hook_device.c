@@ -146,7 +146,7 @@ int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t widt
 
 	if (tenant_joined() != NULL) {
 		freed_settle(tenant, false);
-		pools_settle(tenant);
+		pools_settle_new(tenant);
 	}
 
 	struct quota_view view = look_at(tenant, device_card(tenant, device));

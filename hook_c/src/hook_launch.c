@@ -405,7 +405,7 @@ static uint64_t wait_with_others(const struct launch_card *card, const struct te
 
 /* Marks. */
 
-static bool is_captured(void *stream)
+bool stream_is_captured(void *stream)
 {
 	int status = 0;
 
@@ -413,11 +413,10 @@ static bool is_captured(void *stream)
 	       driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* The default stream of old waits for every other, so that to touch it spoils their captures. */
-static bool is_untouchable(void *stream)
+bool stream_is_untouchable(void *stream)
 {
 	return __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 &&
-	       ((uintptr_t)stream < STREAM_PER_THREAD || is_captured(stream));
+	       ((uintptr_t)stream < STREAM_PER_THREAD || stream_is_captured(stream));
 }
 
 static struct line *line_of(struct launch_card *card, uint64_t context)
@@ -469,7 +468,7 @@ static void give_event(struct launch_card *card, uint64_t context, void *event)
 
 static void *record(struct launch_card *card, uint64_t context, void *stream)
 {
-	void *event = is_untouchable(stream) ? NULL : take_event(card, context);
+	void *event = stream_is_untouchable(stream) ? NULL : take_event(card, context);
 
 	if (event == NULL || driver.cuEventRecord(event, stream) == CUDA_SUCCESS)
 		return event;
@@ -507,7 +506,8 @@ static void begin_line(struct launch_card *card, uint64_t context, void *stream)
 static bool are_idle(void *const *stream, unsigned int count)
 {
 	for (unsigned int i = 0; i < count; i++)
-		if (is_untouchable(stream[i]) || driver.cuStreamQuery(stream[i]) != CUDA_SUCCESS)
+		if (stream_is_untouchable(stream[i]) ||
+		    driver.cuStreamQuery(stream[i]) != CUDA_SUCCESS)
 			return false;
 	return true;
 }
@@ -865,7 +865,7 @@ static inline void add_launch(struct launch_card *card, struct throttle_class *c
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,
 			uint64_t key, void *stream)
 {
-	if (is_captured(stream))
+	if (stream_is_captured(stream))
 		return;
 	if (try_to_be_free(tenant, clock_ns()))
 		return;
@@ -1013,6 +1013,7 @@ static void leave_stream(void *stream)
 int stream_destroy_begin(void *stream)
 {
 	leave_stream(stream);
+	order_forget_stream(stream);
 	return CUDA_SUCCESS;
 }
 
@@ -1063,7 +1064,7 @@ int sync_begin(struct hook_call *call)
 	struct launch_card *cards = __atomic_load_n(&the_cards, __ATOMIC_ACQUIRE);
 
 	call->gate = NULL;
-	pools_begin(call);
+	wait_begin(call);
 	if (tenant == NULL || cards == NULL)
 		return CUDA_SUCCESS;
 
@@ -1084,7 +1085,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	struct launch_card *card = call->gate;
 
 	if (card == NULL)
-		return pools_given_end(call, status);
+		return wait_end(call, status);
 	uint64_t now_ns = clock_near_ns();
 
 	harvest(card);
@@ -1095,7 +1096,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	}
 	unlock(card);
 	count_sync(card, UINT32_MAX);
-	return pools_given_end(call, status);
+	return wait_end(call, status);
 }
 
 int sync_end(struct hook_call *call, int status)

@@ -64,7 +64,7 @@ def test_growth_that_another_thread_sees_first_is_counted_once(
     assert container.used() == gpu.used_bytes() == 608 * MIB
 
 
-def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
+def test_nothing_is_taken_from_under_a_call_that_relies_on_it(
     tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
     code, address = tenant.do("out", "cuMemAllocAsync", MIB, 0)
@@ -73,8 +73,7 @@ def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
 
     assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
     assert tenant.do("call", "cuCtxSynchronize") == 0
-    assert gpu.used_bytes() == 0
-    assert container.used() == STEP
+    assert container.used() == gpu.used_bytes() == STEP
     assert tenant.do("allocate", GIB - STEP + 2 * MIB)[0] == OUT_OF_MEMORY
     assert tenant.do("allocate", GIB - STEP)[0] == 0
     gpu.clear_faults()
@@ -144,6 +143,29 @@ def test_what_a_pool_gives_back_is_charged_until_the_card_has_it(
     gpu.clear_faults()
     tenant.do("finish")
     assert container.used() == gpu.used_bytes() == 0
+
+
+@pytest.mark.parametrize(("size", "code"), [(300 * MIB, 0), (600 * MIB, OUT_OF_MEMORY)])
+def test_what_a_pool_gives_back_is_not_taken_anew_before_the_card_has_it(
+    tenant: Process,
+    container: Container,
+    gpu: SimulatedGpu,
+    hold: Callable[..., None],
+    size: int,
+    code: int,
+) -> None:
+    freed_in_a_pool(tenant)
+    hold("pool gives back", call="cuCtxSynchronize")
+
+    most = 0
+    tenant.send("out", "cuMemAllocAsync", size, 0)
+    while not select.select([tenant.process.stdout], [], [], 0)[0]:
+        most = max(most, gpu.used_bytes())
+    assert tenant.answer()[0] == code
+    assert 608 * MIB <= most <= GIB
+    gpu.clear_faults()
+    tenant.do("finish")
+    assert container.used() == gpu.used_bytes() == (320 * MIB if code == 0 else 0)
 
 
 @pytest.mark.parametrize("name", ["allocate", "async"])

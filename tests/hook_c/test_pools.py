@@ -118,23 +118,94 @@ def test_a_destroyed_pool_is_charged_for_what_is_left_of_it(
     assert container.used() == gpu.used_bytes() == 32 * MIB
 
 
-def test_what_the_driver_takes_past_the_limit_is_granted_to_nobody(
-    tenant: Process, container: Container, gpu: SimulatedGpu, start: Start
+def test_what_the_driver_takes_past_the_limit_is_undone(
+    tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     assert tenant.do("allocate", 960 * MIB)[0] == 0
     gpu.inject("pool takes steps", 2, times=1)
 
-    address = allocate(tenant, MIB)
-    assert gpu.used_bytes() == (960 + 96) * MIB
-    assert container.used() <= GIB
-    assert tenant.do("memory") == [0, GIB]
-    other = start(container)
-    assert other.do("allocate", 4096)[0] == OUT_OF_MEMORY
-    assert container.used() <= GIB
-    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
-    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert tenant.do("out", "cuMemAllocAsync", MIB, 0)[0] == OUT_OF_MEMORY
     assert container.used() == gpu.used_bytes() == 960 * MIB
     assert tenant.do("memory") == [64 * MIB, GIB]
+    assert tenant.do("out", "cuMemAllocAsync", MIB, 0)[0] == 0
+    assert container.used() == gpu.used_bytes() == 992 * MIB
+
+
+def test_the_program_reads_the_threshold_that_it_has_set(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, pool = tenant.do("out", "cuDeviceGetDefaultMemPool", 0)
+    assert code == 0
+    assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 0]
+    allocate(tenant, MIB)
+    assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 0]
+    assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 64 * MIB) == 0
+    assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 64 * MIB]
+
+    address = allocate(tenant, 200 * MIB)
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 64 * MIB
+
+
+@pytest.mark.parametrize("wait", ["cuCtxSynchronize", "cuStreamSynchronize"])
+def test_a_wait_gives_back_what_is_kept_beyond_the_threshold(
+    tenant: Process, container: Container, gpu: SimulatedGpu, wait: str
+) -> None:
+    code, pool = tenant.do("pool", 0)
+    assert code == 0
+    for size in (20 * MIB, 300 * MIB):
+        code, address = tenant.do("out", "cuMemAllocFromPoolAsync", size, pool, 0)
+        assert code == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+
+    assert tenant.do("call", wait, 0) == 0
+    assert container.used() == gpu.used_bytes() == 32 * MIB
+
+
+def test_memory_that_another_stream_still_uses_makes_no_room(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    """The card is never above the limit, and a call that fits when the stream is done is granted."""
+    streams = []
+    for _ in range(2):
+        code, stream = tenant.do("out", "cuStreamCreate", 1)
+        assert code == 0
+        streams.append(stream)
+    held = gpu.used_bytes()
+    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, streams[0])
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_300ms"), streams[0]) == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, streams[0]) == 0
+
+    most = 0
+    tenant.send("out", "cuMemAllocAsync", 500 * MIB, streams[1])
+    while not tenant_answered(tenant):
+        most = max(most, gpu.used_bytes() - held)
+    assert tenant.answer()[0] == 0
+    assert 600 * MIB < most <= GIB
+    assert container.used() == gpu.used_bytes() - held
+
+
+def test_memory_that_another_stream_never_gives_up_is_refused(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    streams = []
+    for _ in range(2):
+        code, stream = tenant.do("out", "cuStreamCreate", 1)
+        assert code == 0
+        streams.append(stream)
+    held = gpu.used_bytes()
+    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, streams[0])
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_60000ms"), streams[0]) == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, streams[0]) == 0
+
+    assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[1])[0] == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() - held == 608 * MIB
+    assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[0])[0] == 0
+    assert tenant.do("out", "cuMemAllocAsync", 400 * MIB, streams[1])[0] == 0
+    assert container.used() == gpu.used_bytes() - held == 1024 * MIB
 
 
 def test_many_pools_one_after_the_other(tenant: Process, container: Container) -> None:

@@ -2,10 +2,13 @@
  *
  * Stream-ordered allocation. A pool reserves memory of the card in steps of 32 MiB, exactly as much
  * as its pieces need; beyond its release threshold it gives memory back at a synchronisation, never
- * by itself (measured). Order between streams is not modelled: a freed piece is free at once.
+ * by itself (measured). A freed piece is free at once for its own stream, and for another when the
+ * card has come to the free; until then a pool grows, and only where it cannot does the other
+ * stream wait (the driver's default, REUSE_ALLOW_INTERNAL_DEPENDENCIES).
  */
 #include "pool.h"
 #include "address.h"
+#include "clock.h"
 #include "context.h"
 #include "graph.h"
 #include "memory.h"
@@ -28,6 +31,14 @@ enum attribute {
 	USED_HIGH = 8,
 };
 
+/* What has been freed in a stream that has not come to it yet. */
+struct pending {
+	uint64_t stream; /* its number */
+	uint64_t ready_ns;
+	uint64_t bytes;
+	struct pending *next;
+};
+
 struct pool {
 	uint32_t magic;
 	CUdevice ordinal;
@@ -38,6 +49,7 @@ struct pool {
 	uint64_t used_bytes;
 	uint64_t used_high_bytes;
 	uint64_t stale_bytes; /* freed by cuMemFree, and counted as used for ever */
+	struct pending *pending;
 	uint64_t threshold_bytes;
 	int reuse[REUSE_LAST + 1];
 	struct pool *next;
@@ -84,18 +96,67 @@ static bool valid(const struct pool *pool)
 
 /* --- growing and shrinking ------------------------------------------------------------------ */
 
-static bool grow(struct pool *pool, uint64_t bytes)
+/* What is free and no use to the stream yet; to no stream at all: NULL. */
+static uint64_t pending_bytes(struct pool *pool, const struct stream *stream)
+{
+	uint64_t now_ns = pool->pending != NULL ? clock_now_ns() : 0;
+	uint64_t bytes = 0;
+
+	for (struct pending **link = &pool->pending; *link != NULL;) {
+		struct pending *pending = *link;
+		if (pending->ready_ns <= now_ns) {
+			*link = pending->next;
+			free(pending);
+			continue;
+		}
+		if (stream == NULL || pending->stream != stream->number)
+			bytes += pending->bytes;
+		link = &pending->next;
+	}
+	return bytes;
+}
+
+/* A stream takes first what it has freed itself. */
+static void take_own(struct pool *pool, const struct stream *stream, uint64_t bytes)
+{
+	for (struct pending *pending = pool->pending; pending != NULL; pending = pending->next) {
+		if (pending->stream != stream->number)
+			continue;
+		uint64_t part = bytes < pending->bytes ? bytes : pending->bytes;
+		pending->bytes -= part;
+		bytes -= part;
+	}
+}
+
+/* The stream goes on when the others have come to what they have freed. */
+static void wait_for_pending(struct pool *pool, struct stream *stream)
+{
+	while (pool->pending != NULL) {
+		struct pending *pending = pool->pending;
+		if (pending->ready_ns > stream->tail_ns)
+			stream->tail_ns = pending->ready_ns;
+		pool->pending = pending->next;
+		free(pending);
+	}
+}
+
+static bool grow(struct pool *pool, uint64_t bytes, struct stream *stream)
 {
 	uint64_t wanted = pool->used_bytes + bytes;
+	uint64_t useless = pending_bytes(pool, stream);
 
-	if (wanted > pool->reserved_bytes) {
+	if (wanted + useless > pool->reserved_bytes) {
 		/* A test may have it take some steps more than anybody can foresee. */
-		uint64_t more = round_up(wanted - pool->reserved_bytes, STEP_BYTES) +
+		uint64_t more = round_up(wanted + useless - pool->reserved_bytes, STEP_BYTES) +
 				(uint64_t)state_fault("pool takes steps") * STEP_BYTES;
-		if (!state_take(device_card(pool->ordinal), HOLDING_MEMORY, more))
+		if (state_take(device_card(pool->ordinal), HOLDING_MEMORY, more))
+			pool->reserved_bytes += more;
+		else if (wanted <= pool->reserved_bytes)
+			wait_for_pending(pool, stream);
+		else
 			return false;
-		pool->reserved_bytes += more;
 	}
+	take_own(pool, stream, bytes);
 	pool->used_bytes = wanted;
 	if (pool->used_bytes > pool->used_high_bytes)
 		pool->used_high_bytes = pool->used_bytes;
@@ -106,7 +167,7 @@ static bool grow(struct pool *pool, uint64_t bytes)
 
 static void shrink(struct pool *pool, uint64_t keep_bytes)
 {
-	uint64_t needed = round_up(pool->used_bytes, STEP_BYTES);
+	uint64_t needed = round_up(pool->used_bytes + pending_bytes(pool, NULL), STEP_BYTES);
 	uint64_t keep = keep_bytes > needed ? keep_bytes : needed;
 
 	if (keep >= pool->reserved_bytes)
@@ -127,6 +188,11 @@ static void drop(struct pool *pool)
 {
 	struct pool **link = &pools;
 
+	while (pool->pending != NULL) {
+		struct pending *pending = pool->pending;
+		pool->pending = pending->next;
+		free(pending);
+	}
 	shrink(pool, 0);
 	while (*link != pool)
 		link = &(*link)->next;
@@ -146,6 +212,23 @@ void pool_free(struct region *region)
 	pool->used_bytes -= round_up(bytes, PIECE_BYTES);
 	if (pool->destroyed && pool->used_bytes == 0)
 		drop(pool);
+}
+
+static void free_in_stream(struct region *region, const struct stream *stream)
+{
+	struct pool *pool = region->pool;
+	struct pending *pending = malloc(sizeof(*pending));
+
+	if (pending != NULL && !pool->destroyed) {
+		*pending = (struct pending){.stream = stream->number,
+					    .ready_ns = stream_ready_ns(stream),
+					    .bytes = round_up(region->bytes, PIECE_BYTES),
+					    .next = pool->pending};
+		pool->pending = pending;
+	} else {
+		free(pending);
+	}
+	pool_free(region);
 }
 
 void pool_free_at_once(struct region *region)
@@ -175,10 +258,10 @@ void pool_forget_context(const struct context *context)
 
 /* --- allocating ----------------------------------------------------------------------------- */
 
-static CUresult allocate_from(struct context *context, struct pool *pool, uint64_t bytes,
+static CUresult allocate_from(struct stream *stream, struct pool *pool, uint64_t bytes,
 			      CUdeviceptr *out)
 {
-	if (bytes > ADDRESS_BYTES || !grow(pool, round_up(bytes, PIECE_BYTES)))
+	if (bytes > ADDRESS_BYTES || !grow(pool, round_up(bytes, PIECE_BYTES), stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr base = address_reserve(bytes);
 	struct region *region =
@@ -189,7 +272,7 @@ static CUresult allocate_from(struct context *context, struct pool *pool, uint64
 		pool->used_bytes -= round_up(bytes, PIECE_BYTES);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	region->context = context;
+	region->context = stream->context;
 	region->pool = pool;
 	*out = base;
 	return CUDA_SUCCESS;
@@ -208,7 +291,7 @@ static CUresult allocate_in(struct context *context, bool per_thread, CUdevicept
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture != NULL)
 		return graph_capture_allocation(stream, bytes, out);
-	return allocate_from(context, pool, bytes, out);
+	return allocate_from(stream, pool, bytes, out);
 }
 
 static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out, size_t bytes,
@@ -265,6 +348,8 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 	 * or trim changes that (measured; there it must be one of the same stream). */
 	if (region->kind == REGION_LINEAR || region->kind == REGION_SMALL)
 		region->freed = true;
+	else if (region->kind == REGION_POOL)
+		free_in_stream(region, stream);
 	else
 		memory_release(region);
 	return CUDA_SUCCESS;
