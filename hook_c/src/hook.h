@@ -67,6 +67,10 @@ int primary_release_end(int status, int device);
 /* The index of the device in the limits; -1: it was not promised. */
 int device_card(struct tenant *tenant, int device);
 
+/* The device of the current context; -1: there is none. Where the process sees one device only it
+ * is that one, whether there is a context or not: the driver says so itself then. */
+int device_now(const struct tenant *tenant);
+
 /* The device and the context in which work of the stream runs: the current ones for the streams
  * without a handle of their own, and where the driver cannot say. -1: there is none. */
 int stream_device(void *stream, void **context);

@@ -8,7 +8,6 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 {
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
-	int device;
 	void *context = NULL;
 
 	call->tenant = NULL;
@@ -16,8 +15,12 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-	    driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+	if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+		return CUDA_SUCCESS;
+
+	int device = device_now(tenant);
+
+	if (device < 0)
 		return CUDA_SUCCESS;
 
 	int card = device_card(tenant, device);

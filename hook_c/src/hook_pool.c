@@ -424,8 +424,8 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	if (stream == NULL && is_thread)
 		stream = (void *)STREAM_PER_THREAD;
 
-	void *context;
-	int device = stream_device(stream, &context);
+	void *context = NULL;
+	int device = tenant->has_one_device ? 0 : stream_device(stream, &context);
 
 	if (device < 0)
 		return CUDA_SUCCESS; /* no context: the driver says so itself */

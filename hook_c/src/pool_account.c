@@ -205,6 +205,8 @@ static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t by
 
 void pool_settle(struct tenant *tenant, struct tenant_pool *pool)
 {
+	if (__atomic_load_n(&pool->unseen, __ATOMIC_RELAXED) != 0)
+		__atomic_store_n(&pool->unseen, 0, __ATOMIC_RELAXED);
 	for (int tries = 0; tries < 8; tries++) {
 		uint64_t word = load_word(pool);
 		uint64_t charged = charged_of(word);
@@ -411,7 +413,6 @@ bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct
 		__atomic_store_n(&pool->unseen, unseen, __ATOMIC_RELAXED);
 		return true;
 	}
-	__atomic_store_n(&pool->unseen, 0, __ATOMIC_RELAXED);
 	pool_settle(tenant, pool);
 	return __atomic_load_n(&pool->past, __ATOMIC_RELAXED) == 0;
 }

@@ -145,7 +145,8 @@ void quota_give(struct quota *quota, unsigned int card, uint64_t asked)
 struct quota_view quota_look(struct quota *quota, unsigned int card)
 {
 	limits_refresh(quota->limits);
-	region_tend(quota->region, false);
+	if (!region_is_alone(quota->region))
+		region_tend(quota->region, false);
 
 	uint64_t overhead = limits_load(&quota->limits->card[card].overhead_bytes);
 	uint64_t used = region_sum(quota->region, card);

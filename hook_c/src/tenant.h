@@ -90,32 +90,34 @@ enum tenant_state {
 
 struct tenant {
 	uint32_t stage; /* tenant.c */
+	/* What nearly every call looks at stands in one line. */
+	uint32_t has_one_device; /* 1: the process sees no other than ordinal 0 */
+	uint32_t pool_count;     /* pools at or above this index were never used */
+	uint32_t freed_count;
+	uint32_t giving;        /* calls of the driver under way that make pools smaller */
+	uint32_t waiting;       /* calls of the program that wait for the card */
+	uint32_t plain_frees;   /* 1: cuMemFree may have taken memory from pools */
+	uint32_t pools_version; /* grows when a device may have another current pool */
+	uint32_t contexts;      /* living ones of this process */
+	uint32_t tiles;         /* 1: there may be some in the table */
+	uint64_t
+		order; /* the only stream that pools' memory was taken and freed in; hook_order.c */
+	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
+	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;
 	struct region region;
 	struct quota quota;
 	struct table table;
 	struct reason reason;
-	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
-	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
-	uint32_t pool_count; /* pools at or above this index were never used */
-	struct tenant_pool pool[TENANT_MAX_POOLS];
-	uint32_t pools_locked;  /* while one is added; never over a call of the driver */
-	uint32_t pools_version; /* grows when a device may have another current pool */
 	/* By ordinal: the version, and the index + 1 of the current pool then. */
 	uint64_t pool_of_ordinal[TENANT_MAX_ORDINALS];
-	uint32_t giving;      /* calls of the driver under way that make pools smaller */
-	uint32_t waiting;     /* calls of the program that wait for the card */
-	uint32_t plain_frees; /* 1: cuMemFree may have taken memory from pools */
-	uint64_t
-		order; /* the only stream that pools' memory was taken and freed in; hook_order.c */
+	struct tenant_pool pool[TENANT_MAX_POOLS];
+	uint32_t pools_locked; /* while one is added; never over a call of the driver */
 	struct tenant_stream stream[TENANT_MAX_STREAMS];
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
 	uint32_t local_locked;                            /* never over a call of the driver */
-	uint32_t contexts;                                /* living ones of this process */
 	struct tenant_local local[TENANT_MAX_LOCALS];
-	uint32_t freed_count;
 	struct tenant_freed freed[TENANT_MAX_FREED];
-	uint32_t tiles;       /* 1: there may be some in the table */
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {
