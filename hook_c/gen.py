@@ -354,11 +354,11 @@ HOOKED = {
     ),
     "alloc.async": Kind(
         "pool_alloc_begin(&call, {out}, {bytes}, {stream}, {thread})",
-        "pool_alloc_end(&call, status, HOOK_VALUE(status, {out}))",
+        "pool_alloc_end(&call, status, {out}, {bytes}, {stream}, {thread})",
     ),
     "alloc.pool": Kind(
         "pool_alloc_from_begin(&call, {out}, {bytes}, {pool}, {stream}, {thread})",
-        "pool_alloc_end(&call, status, HOOK_VALUE(status, {out}))",
+        "pool_alloc_end(&call, status, {out}, {bytes}, {stream}, {thread})",
     ),
     "pool.create": Kind(
         "pool_create_begin(&call, {out}, {properties})",

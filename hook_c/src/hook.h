@@ -17,7 +17,8 @@
 /* What a call may take of a pool; pool_account.c. */
 struct pool_call {
 	uint64_t bytes;
-	uint64_t worst; /* 0: it relies on what is free in the pool */
+	uint64_t growth; /* charged for it */
+	bool is_tight;
 };
 
 /* One call of the driver in progress, on the stack of the stub. */
@@ -104,7 +105,7 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 void wait_begin(struct hook_call *call);
 int wait_end(struct hook_call *call, int status);
 
-/* Gives back what has been freed in the order of streams and is done; `wait`: also what is not yet.
+/* Gives back what has been freed in the order of streams and is done; `wait`: also what is so soon.
  * False: there was none. */
 bool freed_settle(struct tenant *tenant, bool wait);
 
@@ -134,7 +135,8 @@ int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, vo
 		     bool is_thread);
 int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t bytes, void *pool,
 			  void *stream, bool is_thread);
-int pool_alloc_end(struct hook_call *call, int status, uint64_t pointer);
+int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
+		   bool is_thread);
 int pool_create_begin(struct hook_call *call, const void *out, const void *properties);
 int pool_create_end(struct hook_call *call, int status, uint64_t handle);
 int pool_destroy_begin(struct hook_call *call, void *handle);
@@ -159,9 +161,6 @@ void pools_waited(struct tenant *tenant);
 int pools_end(int status);
 void pools_settle(struct tenant *tenant);
 
-/* The same, of those only that may have changed since. */
-void pools_settle_new(struct tenant *tenant);
-
 /* Gives back what the pools keep and nobody uses; false if there is no pool. */
 bool pools_trim_for(struct tenant *tenant);
 
@@ -171,18 +170,21 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 			 bool is_first);
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
 
-/* hook_order.c */
-/* Whether memory of pools has been taken and freed in this stream only: then all that is free there
- * is free for it. What was freed in another is not before the card has come to the free. */
-bool order_is_kept(struct tenant *tenant, void *stream);
-void order_note_free(struct tenant *tenant, void *stream);
+/* hook_streams.c */
+/* Before memory that may be a pool's is freed in the order of a stream. */
+void streams_note_free(struct tenant *tenant, void *stream);
 
-/* Waits until the other streams have come to what has been freed in them so far. False: they have
- * not within a second; they may wait for this thread. */
-bool order_wait(struct tenant *tenant, const void *stream);
+/* Waits until the card has come to what has been freed so far in all streams but one (ALL_STREAMS:
+ * in every one). False: it has not within a second. */
+#define ALL_STREAMS ((void *)UINTPTR_MAX)
+bool streams_wait(struct tenant *tenant, const void *but);
 
-/* The stream ends, and another may come to have its name. */
-void order_forget_stream(void *stream);
+/* The stream ends. */
+void streams_forget(void *stream);
+
+/* Waits for an event of ours and then lets the driver know; false: it takes too long. `waits`
+ * counts over several events. */
+bool event_wait(void *event, int *waits);
 
 /* hook_local.c */
 int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,

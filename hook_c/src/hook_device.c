@@ -157,10 +157,8 @@ int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t widt
 	if (device < 0)
 		return status;
 
-	if (tenant_joined() != NULL) {
+	if (tenant_joined() != NULL)
 		freed_settle(tenant, false);
-		pools_settle_new(tenant);
-	}
 
 	struct quota_view view = look_at(tenant, device_card(tenant, device));
 	uint64_t total = minimum(load_width(total_bytes, width), view.limit_bytes);

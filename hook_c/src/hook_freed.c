@@ -148,17 +148,17 @@ static bool is_given_back(const struct tenant *tenant, const struct tenant_freed
 
 /* The next state of one that is TENANT_FREED_TAKEN; TENANT_FREED_NONE: it is dropped. */
 static uint32_t settle_one(struct tenant *tenant, struct tenant_freed *freed, uint32_t state,
-			   bool wait)
+			   bool wait, int *waits)
 {
 	if (state == TENANT_FREED_PENDING) {
 		if (!wait && driver.cuEventQuery(freed->event) != CUDA_SUCCESS)
 			return TENANT_FREED_PENDING;
 		__atomic_add_fetch(&tenant->waiting, 1, __ATOMIC_SEQ_CST);
 
-		int status = driver.cuEventSynchronize(freed->event);
+		bool is_done = event_wait(freed->event, waits);
 
 		__atomic_sub_fetch(&tenant->waiting, 1, __ATOMIC_SEQ_CST);
-		if (status != CUDA_SUCCESS)
+		if (!is_done)
 			return TENANT_FREED_PENDING;
 		driver.cuEventDestroy_v2(freed->event);
 		freed->done_ns = now_ns();
@@ -184,6 +184,8 @@ bool freed_settle(struct tenant *tenant, bool wait)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
+	int waits = 0;
+
 	if (__atomic_load_n(&tenant->freed_count, __ATOMIC_ACQUIRE) == 0)
 		return false;
 	exchange_capture_mode(&mode);
@@ -193,7 +195,7 @@ bool freed_settle(struct tenant *tenant, bool wait)
 
 		if (!take_freed(freed, &state))
 			continue;
-		state = settle_one(tenant, freed, state, wait);
+		state = settle_one(tenant, freed, state, wait, &waits);
 		if (state != TENANT_FREED_NONE)
 			__atomic_store_n(&freed->state, state, __ATOMIC_RELEASE);
 	}

@@ -108,8 +108,8 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 	struct tenant *tenant = tenant_joined();
 
 	if (!find_memory(call, pointer) && tenant != NULL) /* it may be a pool's */
-		order_note_free(tenant,
-				stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
+		streams_note_free(tenant,
+				  stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
 	return CUDA_SUCCESS;
 }
 

@@ -15,9 +15,11 @@
 #define END_WAIT_NS 50000
 #define END_WAITS 200000 /* 10 s */
 
-/* Giving back does not wait for the card. */
-#define GIVING_WAIT_NS 50000
-#define GIVING_WAITS 2000 /* 100 ms */
+#define PIECE 512 /* what a pool cuts its memory into */
+
+/* Neither an allocation nor a trim waits for the card. */
+#define CROWD_WAIT_NS 50000
+#define CROWD_WAITS 2000 /* 100 ms */
 
 static uint32_t pool_count(const struct tenant *tenant)
 {
@@ -53,18 +55,6 @@ void pools_settle(struct tenant *tenant)
 			continue;
 		pool_settle(tenant, &tenant->pool[i]);
 		unpin(&tenant->pool[i]);
-	}
-}
-
-void pools_settle_new(struct tenant *tenant)
-{
-	for (uint32_t i = 0; i < pool_count(tenant); i++) {
-		struct tenant_pool *pool = &tenant->pool[i];
-
-		if (pool_is_settled(pool) || !pin(pool))
-			continue;
-		pool_settle(tenant, pool);
-		unpin(pool);
 	}
 }
 
@@ -272,19 +262,17 @@ int pool_get_end(int status, void *handle, int attribute, void *value)
 	return status;
 }
 
-/* The pool gives back what nobody uses, as far as the driver knows. Nothing is taken from under an
- * allocation that does not come to an end. */
+/* The pool gives back what nobody uses, as far as the driver knows. */
 static void trim(struct tenant *tenant, struct tenant_pool *pool, uint64_t keep_bytes)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	exchange_capture_mode(&mode);
-	if (pools_giving_begin(tenant)) {
-		if (pool->is_graph)
-			driver.cuDeviceGraphMemTrim(pool->device);
-		else
-			driver.cuMemPoolTrimTo(pool->handle, keep_bytes);
-	}
+	pools_giving_begin(tenant);
+	if (pool->is_graph)
+		driver.cuDeviceGraphMemTrim(pool->device);
+	else
+		driver.cuMemPoolTrimTo(pool->handle, keep_bytes);
 	pools_giving_end(tenant);
 	exchange_capture_mode(&mode);
 }
@@ -321,9 +309,19 @@ void pools_waited(struct tenant *tenant)
 	}
 }
 
-static void trim_all(struct tenant *tenant)
+static bool is_any_crowded(struct tenant *tenant)
 {
-	freed_settle(tenant, false);
+	for (uint32_t i = 0; i < pool_count(tenant); i++)
+		if (pool_is_crowded(&tenant->pool[i]))
+			return true;
+	return __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* False: not all that is free could be given back, because the card has not come to it. */
+static bool trim_all(struct tenant *tenant)
+{
+	bool is_idle = streams_wait(tenant, ALL_STREAMS);
+
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
@@ -332,12 +330,11 @@ static void trim_all(struct tenant *tenant)
 		trim(tenant, pool, 0);
 		unpin(pool);
 	}
-	/* What another thread is giving back at this moment is charged until it has. */
-	for (int waits = 0;
-	     waits < GIVING_WAITS && __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0;
-	     waits++)
-		sys_sleep_ns(GIVING_WAIT_NS);
+	/* What other threads may take or are giving back at this moment is charged meanwhile. */
+	for (int waits = 0; waits < CROWD_WAITS && is_any_crowded(tenant); waits++)
+		sys_sleep_ns(CROWD_WAIT_NS);
 	pools_settle(tenant);
+	return is_idle;
 }
 
 bool pools_trim_for(struct tenant *tenant)
@@ -376,32 +373,29 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* What the pool has free may be of no use to the stream: it counts only where nothing else fits,
- * and when the other streams have come to what they have freed. */
-static bool charge_stream(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			  uint64_t bytes, void *stream)
+/* Near the limit. What this stream has freed it may have again at once, so the others are waited
+ * for first; they are seldom more than none. Then for everything, so that a trim gives back what
+ * is free; and if the card is too busy for that, what is free stays for the driver to find. */
+static bool take_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
+		       uint64_t bytes, const void *stream)
 {
-	if (order_is_kept(tenant, stream)) {
-		if (pool_call_begin(tenant, pool, call, bytes, POOL_RELY_ON_WORD))
-			return true;
-		trim_all(tenant); /* other pools may keep what nobody uses */
-		return pool_call_begin(tenant, pool, call, bytes, POOL_RELY_ON_WORD);
-	}
-	if (pool_call_begin(tenant, pool, call, bytes, POOL_RELY_ON_NOTHING))
+	if (streams_wait(tenant, stream) &&
+	    pool_call_begin_tight(tenant, pool, call, bytes, POOL_STEP))
 		return true;
+	freed_settle(tenant, false);
 
-	bool is_free = order_wait(tenant, stream);
+	bool is_idle = trim_all(tenant);
 
-	trim_all(tenant);
-	return pool_call_begin(tenant, pool, call, bytes,
-			       is_free ? POOL_RELY_ON_NUMBERS : POOL_RELY_ON_NOTHING);
+	return pool_call_begin(tenant, pool, call, bytes) ||
+	       (streams_wait(tenant, stream) &&
+		pool_call_begin_tight(tenant, pool, call, bytes, is_idle ? POOL_STEP : UINT64_MAX));
 }
 
 static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
-		  uint64_t bytes, void *stream)
+		  uint64_t bytes, const void *stream)
 {
-	if (bytes > POOL_MOST_BYTES ||
-	    !charge_stream(tenant, pool, &call->pool_call, bytes, stream)) {
+	if (!pool_call_begin(tenant, pool, &call->pool_call, bytes) &&
+	    !take_tight(tenant, pool, &call->pool_call, bytes, stream)) {
 		unpin(pool);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -452,19 +446,45 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 	return begin(call, out, bytes, pool, true, stream, is_thread);
 }
 
-/* What the driver has given may be more than can be granted. The program has not seen it: at once
- * back with it. */
-int pool_alloc_end(struct hook_call *call, int status, uint64_t pointer)
+/* Whether the pool has no more than is granted now. What the driver has given past that the program
+ * has not seen: at once back with it. */
+static bool settle_call(struct tenant *tenant, struct tenant_pool *pool,
+			const struct pool_call *call, int status, uint64_t pointer)
 {
-	if (call->tenant == NULL)
-		return status;
-	if (!pool_call_end(call->tenant, call->pool, &call->pool_call) && status == CUDA_SUCCESS) {
-		driver.cuMemFree_v2(pointer);
-		trim(call->tenant, call->pool, 0);
-		pool_settle(call->tenant, call->pool);
-		status = CUDA_ERROR_OUT_OF_MEMORY;
+	bool is_granted = pool_call_end(tenant, pool, call);
+
+	if (!is_granted && status == CUDA_SUCCESS) {
+		if (driver.cuMemFree_v2(pointer) == CUDA_SUCCESS)
+			__atomic_add_fetch(&pool->undone, (call->bytes + PIECE - 1) / PIECE * PIECE,
+					   __ATOMIC_SEQ_CST);
+		trim(tenant, pool, 0);
+		pool_settle(tenant, pool);
 	}
-	unpin(call->pool);
+	pool_turn_end(pool, call);
+	return is_granted || status != CUDA_SUCCESS;
+}
+
+int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
+		   bool is_thread)
+{
+	struct tenant *tenant = call->tenant;
+	struct tenant_pool *pool = call->pool;
+
+	if (tenant == NULL)
+		return status;
+	if (!settle_call(tenant, pool, &call->pool_call, status, *out)) {
+		/* Once more, if there is room for the most that it can take. */
+		status = CUDA_ERROR_OUT_OF_MEMORY;
+		trim_all(tenant);
+		if (pool_call_begin(tenant, pool, &call->pool_call, bytes)) {
+			if (stream == NULL && is_thread)
+				stream = (void *)STREAM_PER_THREAD;
+			status = driver.cuMemAllocFromPoolAsync(out, bytes, pool->handle, stream);
+			if (!settle_call(tenant, pool, &call->pool_call, status, *out))
+				status = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	unpin(pool);
 	return status;
 }
 
@@ -616,7 +636,7 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 	for (int tries = 0; tries < 2; tries++) {
 		uint64_t more = graph_bytes(pool, bytes, is_first);
 
-		if (pool_call_begin(tenant, pool, &call->pool_call, more, POOL_RELY_ON_NUMBERS)) {
+		if (pool_call_begin(tenant, pool, &call->pool_call, more)) {
 			call->pool = pool;
 			return true;
 		}

@@ -801,7 +801,7 @@ EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocAsync(out, bytes, stream);
-	return pool_alloc_end(&call, status, HOOK_VALUE(status, out));
+	return pool_alloc_end(&call, status, out, bytes, stream, false);
 }
 
 EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream);
@@ -814,7 +814,7 @@ EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocAsync_ptsz(out, bytes, stream);
-	return pool_alloc_end(&call, status, HOOK_VALUE(status, out));
+	return pool_alloc_end(&call, status, out, bytes, stream, true);
 }
 
 EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void *stream);
@@ -827,7 +827,7 @@ EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocFromPoolAsync(out, bytes, pool, stream);
-	return pool_alloc_end(&call, status, HOOK_VALUE(status, out));
+	return pool_alloc_end(&call, status, out, bytes, stream, false);
 }
 
 EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool, void *stream);
@@ -840,7 +840,7 @@ EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool,
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream);
-	return pool_alloc_end(&call, status, HOOK_VALUE(status, out));
+	return pool_alloc_end(&call, status, out, bytes, stream, true);
 }
 
 EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2);

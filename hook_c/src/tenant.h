@@ -40,11 +40,12 @@ struct tenant_pool {
 	int device;
 	uint32_t pins;      /* threads that are at it */
 	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
-	uint64_t word;      /* what the account holds for it, and what of that is free */
-	uint64_t relying;   /* calls under way that rely on what is free in it, and their bytes */
-	uint64_t worst;     /* charged by calls under way that do not */
-	uint64_t unseen;    /* given by the driver since it was last asked; near enough */
+	uint64_t word;      /* what the account holds for it */
+	uint64_t worst;     /* of that: charged by calls under way */
+	uint64_t wanted;    /* bytes that calls under way ask for */
 	uint64_t past;      /* of what is charged: asked for and not granted */
+	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
+	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */
@@ -57,7 +58,7 @@ struct tenant_local {
 	uint32_t calls; /* under way, which have charged and have not yet had their answer */
 };
 
-/* A stream that pools' memory has been freed in; hook_order.c. */
+/* A stream that pools' memory has been freed in; hook_streams.c. */
 struct tenant_stream {
 	uint64_t name;      /* 0: free */
 	uint32_t has_freed; /* and is not known to have come to it */
@@ -100,8 +101,6 @@ struct tenant {
 	uint32_t pools_version; /* grows when a device may have another current pool */
 	uint32_t contexts;      /* living ones of this process */
 	uint32_t tiles;         /* 1: there may be some in the table */
-	uint64_t
-		order; /* the only stream that pools' memory was taken and freed in; hook_order.c */
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;

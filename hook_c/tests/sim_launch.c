@@ -96,7 +96,7 @@ int wait_end(struct hook_call *call, int status)
 	return status;
 }
 
-void order_forget_stream(void *stream)
+void streams_forget(void *stream)
 {
 	(void)stream;
 }
