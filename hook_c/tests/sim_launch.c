@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The launch hooks and the arbiter's slots on a simulated card. Shares are those of the card's own
- * count of busy time. The hooks' file is part of this one, so that each simulated process can have
- * its own copy of the state that is a real process's. */
-#include "../src/hook_launch.c" // NOLINT(bugprone-suspicious-include)
-
+ * count of busy time. Each simulated process has its own copy of the hooks' state, which takes the
+ * place of the others' whenever it goes on. */
 #include "check.h"
+#include "hook_launch.h"
+#include "launch_card.h"
 #include "sim.h"
 #include "slots.h"
 
@@ -15,6 +15,7 @@
 #define SECOND 0x10000 /* a bit of the streams on a container's second card */
 
 struct driver driver;
+static const uint32_t not_free = 1;
 
 static struct vgpu_limits *limits;
 static struct vgpu_usage *usage;
@@ -185,11 +186,11 @@ static void switched(unsigned int number)
 {
 	static unsigned int before;
 
-	program[before].cards = the_cards;
+	program[before].cards = launch_cards;
 	program[before].seq = launch_seq;
 	program[before].free_seq = launch_free_seq;
 	before = number;
-	the_cards = program[number].cards;
+	launch_cards = program[number].cards;
 	launch_seq = program[number].seq;
 	launch_free_seq = program[number].free_seq;
 }
@@ -349,7 +350,7 @@ static void begin(void)
 	memset(program, 0, sizeof(program));
 	memset(first_card, 0, sizeof(first_card));
 	memset(want, 0, sizeof(want));
-	the_cards = NULL;
+	launch_cards = NULL;
 	launch_seq = &not_free;
 	launch_free_seq = 0;
 	programs = 0;
