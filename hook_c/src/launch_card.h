@@ -27,7 +27,7 @@ struct mark {
 	uint32_t state;
 	uint32_t count; /* of events; 0: none could be recorded, the time of finding out counts */
 	uint64_t context;
-	uint64_t closed_ns;
+	uint64_t closed_ns; /* when it was made, or last seen unfinished: not before */
 	struct throttle_interval interval;
 	void *event[STREAMS];
 };
@@ -53,8 +53,9 @@ struct launch_card {
 	const uint64_t *gate_end;                /* of the slot; never_ends without an arbiter */
 	const uint64_t *window_end;              /* of all cards; never_ends for a single one */
 	uint64_t window_ns;
-	uint64_t wanted_ns; /* when the arbiter was last told that we want the card */
-	uint32_t syncing;   /* threads that wait for the card */
+	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
+	uint32_t wanted_gate; /* what the gate then said */
+	uint32_t syncing;     /* threads that wait for the card */
 	uint32_t stream_count;
 	uint64_t context; /* of the open interval */
 	void *stream[STREAMS];
