@@ -10,6 +10,7 @@
 #include "launch_pass.h"
 #include "launch_policy.h"
 #include "launch_streams.h"
+#include "launch_window.h"
 
 static uint64_t context_of(void *stream)
 {
@@ -55,8 +56,7 @@ static inline void add_launch(struct launch_card *card, struct throttle_class *c
 {
 	throttle_add(&card->throttle, class, now_ns);
 	if (card->window_end != &never_ends)
-		__atomic_store_n(&card->turn->due_ns, card->throttle.queue_end_ns,
-				 __ATOMIC_RELAXED);
+		window_note_launch(card);
 }
 
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,

@@ -831,16 +831,17 @@ static void start_neighbours(uint32_t percent)
 	}
 }
 
-/* What is lost is time in which one rank's kernel waits for the other's at a window's end. */
+/* Whoever is behind when a window ends makes up for it at once: no rank's kernel waits for
+ * another's until the next one. */
 static void test_collectives_get_on_under_a_limit(void)
 {
-	static const uint64_t lengths_us[] = {20, 200, 5000};
+	static const uint64_t lengths_us[] = {20, 60, 100, 150, 200, 5000};
 	static const struct {
 		uint32_t percent;
 		double least;
-	} limit[] = {{10, 5.5}, {40, 38}, {90, 84}};
+	} limit[] = {{10, 9.5}, {40, 39}, {90, 89}};
 
-	for (unsigned int i = 0; i < 3; i++) {
+	for (unsigned int i = 0; i < 6; i++) {
 		for (unsigned int j = 0; j < 3; j++) {
 			begin();
 			contain_on(0, 3, limit[j].percent, 1);
@@ -862,7 +863,7 @@ static void test_collectives_get_on_beside_others(void)
 	start_neighbours(60);
 	start_arbiter();
 	sim_run(RUN_NS);
-	CHECK(done(0, 0, RUN_NS) > 33);
+	CHECK(done(0, 0, RUN_NS) > 36);
 	CHECK(share(0, RUN_NS) < 42);
 	CHECK(is_near("beside them", share(2, RUN_NS), 60, 5));
 	CHECK(is_near("beside them", share_on(3, 1, RUN_NS), 60, 5));
@@ -878,7 +879,7 @@ static void test_ranks_that_differ_block_nobody(void)
 	start_neighbours(60);
 	start_arbiter();
 	sim_run(RUN_NS);
-	CHECK(done(0, 0, RUN_NS) > 25);
+	CHECK(done(0, 0, RUN_NS) > 28);
 	CHECK(share(0, RUN_NS) < 42);
 	CHECK(is_near("beside them", share(2, RUN_NS), 60, 8));
 	CHECK(is_near("beside them", share_on(3, 1, RUN_NS), 60, 8));
