@@ -419,6 +419,39 @@ async def test_a_replica_that_does_not_lead_takes_no_report(site: Site) -> None:
         )
 
 
+async def test_a_node_that_reports_without_pause_is_bounded_and_heard_again(site: Site) -> None:
+    async with one_node(site, A) as (replica, node), site.node(replica, "n2") as other:
+        await site.server.put(NODES, node_object("n2"))
+        reports = [node.ReportNode(report("n1", A), timeout=60) for _ in range(200)]
+        answers = await asyncio.gather(*reports, return_exceptions=True)
+        await other.ReportNode(report("n2", B), timeout=60)
+
+        refused_ones = [each for each in answers if isinstance(each, grpc.aio.AioRpcError)]
+        assert {each.code() for each in refused_ones} == {grpc.StatusCode.UNAVAILABLE}
+        assert "node n1 calls too often" in str(refused_ones[0].details())
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await node.ReportNode(report("n1", A, B), timeout=60)
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.05)
+        told = replica.cluster.reported("n1")
+        assert told is not None
+        assert [card.uuid for card in told.node.cards] == [A, B]
+
+
+async def test_a_report_of_more_containers_than_a_node_runs_is_refused(site: Site) -> None:
+    async with one_node(site, A) as (_, node):
+        told = report("n1", A)
+        told.running_allocation_ids.extend(str(number) for number in range(4097))
+        await refused(
+            node.ReportNode(told, timeout=20),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the report of node n1 names 4097 containers, more than 4096",
+        )
+
+
 async def test_a_malformed_report_is_refused_whole(site: Site) -> None:
     async with one_node(site, A) as (_, node):
         await refused(
