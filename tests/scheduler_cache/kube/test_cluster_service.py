@@ -15,6 +15,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
+from scheduler_cache.config_kubernetes import AdmissionConfig
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.builders import GIB
 from tests.scheduler_cache.kube.clusters import PODS, until
@@ -26,6 +27,7 @@ from tests.scheduler_cache.kube.replicas import (
     Site,
     asking,
     bind,
+    leading,
     node_object,
     one_node,
     report,
@@ -439,6 +441,31 @@ async def test_a_node_that_reports_without_pause_is_bounded_and_heard_again(site
         told = replica.cluster.reported("n1")
         assert told is not None
         assert [card.uuid for card in told.node.cards] == [A, B]
+
+
+async def test_a_dialect_that_admission_leaves_out_holds_nothing_by_its_annotations(
+    site: Site,
+) -> None:
+    source = asking("p1")
+    source["metadata"] |= {
+        "annotations": {"gpu-fraction": "0.5"},
+        "labels": {"runai-gpu-group": "invented"},
+    }
+    source["spec"] = {"nodeName": "n1", "containers": [{"name": "main"}]}
+    await site.server.put(PODS, source)
+    await site.server.put(NODES, node_object("n1"))
+    ours = AdmissionConfig(dialects=("native", "volcano"))
+    async with (
+        site.replica(admission=ours) as replica,
+        site.node(replica, "n1") as node,
+    ):
+        await leading(replica)
+        await node.ReportNode(report("n1", A))
+
+        view = replica.cluster.view("n1")
+        assert view is not None
+        assert not view.holds
+        assert [notice.reason for notice in view.notices] == ["AllocationIgnored"]
 
 
 async def test_a_report_of_more_containers_than_a_node_runs_is_refused(site: Site) -> None:
