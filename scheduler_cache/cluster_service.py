@@ -32,6 +32,7 @@ from scheduler_cache.errors import (
 )
 from scheduler_cache.identity import Identity
 from scheduler_cache.model import Allocation
+from scheduler_cache.pace import Pace
 from scheduler_cache.rpc import Context, errors_mapped, node_stream
 from scheduler_cache.watchers import Watchers
 
@@ -59,6 +60,7 @@ class ClusterService(SchedulerCacheServicer):
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`check_leading` raises NotLeaderError; `reported` hears of every report taken."""
+        self._pace = Pace()
         self._cluster = cluster
         self._feed = feed
         self._watchers = watchers
@@ -103,9 +105,10 @@ class ClusterService(SchedulerCacheServicer):
             self._check_leading()
             if not request.node_name:
                 request.node_name = node_name
-            report = wire.report_of(request)
-            self._feed.publish(self._cluster.apply_report(report, self._now_ns()))
-            self._reported(report)
+            async with self._pace.turn(f"node {node_name}"):
+                report = wire.report_of(request)
+                self._feed.publish(self._cluster.apply_report(report, self._now_ns()))
+                self._reported(report)
             return pb.ReportNodeResponse()
 
     async def ListAllocations(

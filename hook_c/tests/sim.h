@@ -47,6 +47,9 @@ void sim_sleep(uint64_t ns);
 void sim_wait(const uint32_t *word, uint32_t seen, uint64_t ns);
 void sim_wake(const uint32_t *word);
 
+/* By which one who sleeps comes late, this time. */
+uint64_t sim_wake_latency_ns(void);
+
 /* Stopped, a process does nothing more; what it has launched is still run. */
 void sim_stop(unsigned int process);
 
@@ -59,6 +62,9 @@ void sim_synchronize(unsigned int card);
 /* The truth: of a process from the beginning on. Bins and stalls are the first card's. */
 uint64_t sim_busy_ns(unsigned int process, unsigned int card);
 uint64_t sim_done_ns(unsigned int process, unsigned int card); /* without waits for a peer */
+/* Of a card: how often another process's kernel came next, and the time between the two. */
+uint64_t sim_hand_overs(unsigned int card);
+uint64_t sim_hand_over_ns(unsigned int card);
 double sim_bin(unsigned int process, unsigned int bin);
 uint64_t sim_longest_stall_ns(unsigned int process); /* without work on the card */
 
