@@ -185,8 +185,15 @@ static double overlap_ns(uint64_t from, uint64_t to, uint64_t begin, uint64_t en
 	return earlier > later ? (double)(earlier - later) : 0;
 }
 
+struct run {
+	uint64_t launches;
+	int64_t wall_ns;
+	int64_t first_ns; /* from the first launch until that has run */
+	int64_t stall_ns; /* the longest time from launch to launch */
+};
+
 /* From the first kernel on, `seconds` long. */
-static void report(double seconds, uint64_t launches, double wall, uint64_t work_ns, int64_t stall)
+static void report(double seconds, const struct run *run, uint64_t work_ns)
 {
 	uint64_t number = stamped();
 	struct stamp *stamps = calloc(number + 1, sizeof(*stamps));
@@ -219,9 +226,10 @@ static void report(double seconds, uint64_t launches, double wall, uint64_t work
 	}
 	printf("{\"launches\": %" PRIu64 ", \"wall_s\": %.6f, \"stamps\": %" PRIu64
 	       ", \"mean_ns\": %.0f, \"gap_ms\": %.3f, \"launch_stall_ms\": %.3f"
-	       ", \"first_block_share\": %.5f, \"bins\": [",
-	       launches, wall, number, number == 0 ? (double)work_ns : kernel_ns / (double)number,
-	       (double)longest_gap / 1e6, (double)stall / 1e6,
+	       ", \"first_ms\": %.3f, \"first_block_share\": %.5f, \"bins\": [",
+	       run->launches, (double)run->wall_ns / 1e9, number,
+	       number == 0 ? (double)work_ns : kernel_ns / (double)number,
+	       (double)longest_gap / 1e6, (double)run->stall_ns / 1e6, (double)run->first_ns / 1e6,
 	       bins == 0 ? 0 : first_block_ns / bins / BIN_NS);
 	for (unsigned int i = 0; i < bins && number != 0; i++)
 		printf("%s%.5f", i == 0 ? "" : ", ", bin_ns[i] / BIN_NS);
@@ -271,11 +279,10 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin) != NULL) {
 		double seconds = strtod(line, NULL);
+		struct run run = {0};
+		uint64_t turns = 0;
 		int64_t begun;
 		int64_t last;
-		int64_t stall = 0;
-		uint64_t launches = 0;
-		uint64_t turns = 0;
 
 		forget_stamps();
 		begun = last = now_ns();
@@ -284,20 +291,23 @@ int main(int argc, char **argv)
 				must(graph_launch(graph, stream), "cuGraphLaunch");
 			else
 				go();
-			if (strcmp(kind, "sync") == 0)
+			if (strcmp(kind, "sync") == 0 || run.launches == 0)
 				must(synchronize(stream), "cuStreamSynchronize");
 			else
 				pace(turns++, work_ns);
-			launches += graph != NULL ? GRAPH_KERNELS : 1;
 
 			int64_t now = now_ns();
 
-			if (now - last > stall)
-				stall = now - last;
+			if (run.launches == 0)
+				run.first_ns = now - begun;
+			if (now - last > run.stall_ns)
+				run.stall_ns = now - last;
+			run.launches += graph != NULL ? GRAPH_KERNELS : 1;
 			last = now;
 		}
 		must(synchronize(stream), "cuStreamSynchronize");
-		report(seconds, launches, (double)(now_ns() - begun) / 1e9, work_ns, stall);
+		run.wall_ns = now_ns() - begun;
+		report(seconds, &run, work_ns);
 	}
 	return 0;
 }
