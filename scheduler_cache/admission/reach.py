@@ -33,7 +33,8 @@ OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|{_LIB}|dev|etc|opt){_SL
 _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
 
 # Where a host path shows cards, our files or processes: what holds them, and what is beneath. Where
-# programs and library are is the node's to know, which refuses what holds them. Other devices, such as /dev/infiniband, and /dev/shm are the pod's own matter.
+# programs and library are is the node's to know, which refuses what holds them. Other devices, such
+# as /dev/infiniband, and /dev/shm are the pod's own matter.
 _HOLDERS: Final = frozenset({"", "dev", "etc", "run", "var", "var/run", "var/lib"})
 _SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
 
