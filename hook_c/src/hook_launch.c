@@ -10,6 +10,7 @@
 #include "launch_pass.h"
 #include "launch_policy.h"
 #include "launch_streams.h"
+#include "launch_window.h"
 
 static uint64_t context_of(void *stream)
 {
@@ -50,15 +51,52 @@ static void note_stream(struct launch_card *card, void *stream, uint64_t context
 		card->stream[card->stream_count++] = stream;
 }
 
+/* Under the lock. */
 static inline void add_launch(struct launch_card *card, struct throttle_class *class,
 			      uint64_t now_ns)
 {
 	throttle_add(&card->throttle, class, now_ns);
 	if (card->window_end != &never_ends)
-		__atomic_store_n(&card->turn->due_ns, card->throttle.queue_end_ns,
-				 __ATOMIC_RELAXED);
+		window_note_launch(card);
+	card_publish(card);
 }
 
+/* Adds a launch that may go, with the marks that it needs. Under the lock, which it lets go of;
+ * `must_mark`: one before it. */
+static void add_measured(struct hook_call *call, struct launch_card *card, uint64_t key,
+			 void *stream, uint64_t context, bool must_mark)
+{
+	struct throttle *throttle = &card->throttle;
+	struct throttle_class *class = throttle_class(throttle, key);
+	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
+	uint64_t now_ns = clock_ns();
+
+	if (throttle_is_in_doubt(throttle, now_ns) && marks_is_busy(card)) {
+		now_ns = clock_ns();
+		throttle_not_dry(throttle, now_ns);
+	}
+	/* A sample lies between two marks of its own. */
+	must_mark |=
+		is_sampled && (throttle->open.launches != 0 || throttle->queue_end_ns < now_ns);
+	if (must_mark || is_apart(card, stream, context) || throttle->drained_ns != 0 ||
+	    throttle_is_old(throttle, now_ns)) {
+		card_unlock(card);
+		marks_set(card, stream, context);
+		card_lock(card);
+		class = throttle_class(throttle, key);
+		now_ns = clock_ns();
+	}
+	call->gate = card;
+	call->is_marked = is_sampled || (throttle->tokens_ns <= 0 && throttle->open.launches != 0);
+	if (throttle->tokens_ns <= 0)
+		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
+	note_stream(card, stream, context);
+	add_launch(card, class, now_ns);
+	card_publish_pending(card);
+	card_unlock(card);
+}
+
+/* A launch that has to ask: by card, stream, context, limit, credit. */
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,
 			uint64_t key, void *stream)
 {
@@ -74,35 +112,10 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 	marks_begin_line(card, context, stream);
 
 	bool has_waited = false;
-	struct throttle_class *class = launch_pass(card, tenant, key, &has_waited);
-	uint64_t now_ns = clock_ns();
-	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
 
-	if (throttle_is_in_doubt(&card->throttle, now_ns) && marks_is_busy(card)) {
-		now_ns = clock_ns();
-		throttle_not_dry(&card->throttle, now_ns);
-	}
-	/* A sample lies between two marks of its own. A turn begins with one: the card's change of
-	 * contexts is nobody's work. */
-	if (is_apart(card, stream, context) || has_waited ||
-	    throttle_is_old(&card->throttle, now_ns) ||
-	    (is_sampled &&
-	     (card->throttle.open.launches != 0 || card->throttle.queue_end_ns < now_ns))) {
-		card_unlock(card);
-		marks_set(card, stream, context);
-		card_lock(card);
-		class = throttle_class(&card->throttle, key);
-		now_ns = clock_ns();
-	}
-	call->gate = card;
-	call->is_marked = is_sampled || card->throttle.tokens_ns <= 0;
-	if (card->throttle.tokens_ns <= 0)
-		card->throttle.tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
-	note_stream(card, stream, context);
-	add_launch(card, class, now_ns);
-	card_publish_pending(card);
-	card_publish(card);
-	card_unlock(card);
+	launch_pass(card, tenant, key, &has_waited);
+	/* A turn begins with a mark: the card's change of contexts is nobody's work. */
+	add_measured(call, card, key, stream, context, has_waited);
 }
 
 void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream)
@@ -115,7 +128,8 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 		return;
 	card_lock(card);
 
-	bool is_usual = card->stream_count == 1 && card->stream[0] == stream &&
+	bool is_usual = card->stream_count <= 1 && card->stream[0] == stream &&
+			card->context != 0 &&
 			__atomic_load_n(&stream_captures, __ATOMIC_RELAXED) == 0 &&
 			__atomic_load_n(&tenant->contexts, __ATOMIC_RELAXED) == 1;
 
@@ -133,8 +147,19 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 									       : UINT64_MAX};
 
 		if (throttle_passes(&card->throttle, class, &gate, now_ns)) {
+			if (throttle_must_measure(&card->throttle, class, now_ns)) {
+				uint64_t context = card->context;
+
+				card_unlock(card);
+				marks_harvest(card);
+				card_lock(card);
+				add_measured(call, card, key, stream, context, false);
+				return;
+			}
+			card->stream_count = 1;
+			if (card->only_stream == NO_STREAM)
+				card->only_stream = stream;
 			add_launch(card, class, now_ns);
-			card_publish(card);
 			card_unlock(card);
 			return;
 		}

@@ -57,7 +57,7 @@ struct launch_card {
 	uint32_t wanted_gate; /* what the gate then said */
 	uint32_t syncing;     /* threads that wait for the card */
 	uint32_t stream_count;
-	uint64_t context; /* of the open interval */
+	uint64_t context; /* of the open interval or, with no stream yet, of the one before it */
 	void *stream[STREAMS];
 	void *only_stream; /* since the card was last known to be dry */
 	uint32_t head;     /* of the marks; the next to be taken */

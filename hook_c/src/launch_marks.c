@@ -101,6 +101,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 	int relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 	void *stream[STREAMS];
 	unsigned int count;
+	bool is_idle;
 
 	card_lock(card);
 
@@ -118,22 +119,17 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 		stream[i] = card->stream[i];
 	if (count == 0 && start != NO_STREAM)
 		stream[count++] = start;
-	mark->context = card->context != 0 ? card->context : context;
+	mark->context = card->stream_count != 0 ? card->context : context;
 	mark->closed_ns = clock_ns();
-	mark->interval = throttle_close(&card->throttle);
+	mark->interval = throttle_close(&card->throttle, mark->closed_ns);
 	mark->interval.is_in_order = count == 1;
-	card->stream_count = 0;
-	card->context = 0;
+	card->stream_count = 0; /* the next launch is likely to be in the same one */
 
 	uint64_t dry_ns = card->throttle.queue_end_ns;
 
 	card_unlock(card);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
-	if (mark->interval.launches != 0 && mark->closed_ns > dry_ns && are_idle(stream, count)) {
-		card_lock(card);
-		throttle_late(&card->throttle, &mark->interval, mark->closed_ns - dry_ns);
-		card_unlock(card);
-	}
+	is_idle = mark->closed_ns > dry_ns && are_idle(stream, count);
 	mark->count = 0;
 	for (unsigned int i = 0; i < count; i++) {
 		void *event = record(card, mark->context, stream[i]);
@@ -143,6 +139,16 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 	}
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
+	if (is_idle) {
+		uint64_t now_ns = clock_ns();
+
+		card_lock(card);
+		if (mark->interval.launches != 0)
+			throttle_late(&card->throttle, &mark->interval, now_ns - dry_ns);
+		if (start != NO_STREAM)
+			throttle_bracket(&card->throttle, &mark->interval, now_ns);
+		card_unlock(card);
+	}
 	__atomic_store_n(&mark->state, MARK_RECORDED, __ATOMIC_RELEASE);
 }
 

@@ -9,6 +9,40 @@
 #define CATCH_UP_IN_TURN_NS 200000000 /* while containers on other cards wait, too */
 #define CATCH_UP_NS 20000000          /* that a card may owe for what others wait for */
 #define SHORT_SLEEP_NS 20000
+#define MOST_BEHIND 16 /* launches; ranks whose numbers differ by more do not do the same */
+
+static uint32_t launches_on(const struct tenant *tenant, unsigned int index)
+{
+	return __atomic_load_n(&tenant->region.usage->turn[index].launches, __ATOMIC_RELAXED);
+}
+
+/* By how many launches the card is behind the one that is furthest ahead. */
+static uint32_t launches_behind(const struct tenant *tenant, unsigned int index)
+{
+	uint32_t own = launches_on(tenant, index);
+	uint32_t most = 0;
+
+	for (unsigned int i = 0; i < tenant->limits.count; i++) {
+		int32_t ahead = (int32_t)(launches_on(tenant, i) - own);
+
+		if (ahead > 0 && (uint32_t)ahead > most)
+			most = (uint32_t)ahead;
+	}
+	return most;
+}
+
+/* Programs that launch different numbers of kernels on their cards begin anew with each window. */
+static void line_up(const struct tenant *tenant)
+{
+	struct vgpu_usage_turn *turn = tenant->region.usage->turn;
+
+	for (unsigned int i = 0; i < tenant->limits.count; i++) {
+		uint32_t behind = launches_behind(tenant, i);
+
+		if (behind > MOST_BEHIND)
+			__atomic_add_fetch(&turn[i].launches, behind, __ATOMIC_RELAXED);
+	}
+}
 
 /* Whoever finds credit for all of the cards opens the window for all processes. 0: it is open; else
  * for how long to wait. */
@@ -50,8 +84,10 @@ static uint64_t wait_for_window(const struct tenant *tenant, uint64_t start_ns, 
 	if (wait_ns != 0)
 		return wait_ns;
 	if (__atomic_compare_exchange_n(word, &seen_ns, now_ns + length_ns, false, __ATOMIC_ACQ_REL,
-					__ATOMIC_RELAXED))
+					__ATOMIC_RELAXED)) {
+		line_up(tenant);
 		clock_wake((uint32_t *)word);
+	}
 	return SHORT_SLEEP_NS;
 }
 
@@ -75,18 +111,30 @@ static bool others_are_at_work(const struct launch_card *card, const struct tena
 	return are_at_work;
 }
 
+void window_note_launch(const struct launch_card *card)
+{
+	__atomic_store_n(&card->turn->due_ns, card->throttle.queue_end_ns, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&card->turn->launches, 1, __ATOMIC_RELAXED);
+}
+
 uint64_t window_wait(const struct launch_card *card, const struct tenant *tenant,
 		     uint64_t pending_ns, bool has_end, uint64_t start_ns, uint64_t now_ns)
 {
 	uint64_t wait_ns = wait_for_window(tenant, start_ns, now_ns);
+	int64_t most_owed_ns = has_end ? CATCH_UP_IN_TURN_NS : CATCH_UP_NS;
 	bool is_overdue;
 
 	if (wait_ns == 0 || !others_are_at_work(card, tenant, now_ns, &is_overdue))
 		return wait_ns;
+	if (throttle_available(&card->throttle.account, pending_ns) <= -most_owed_ns)
+		return wait_ns;
+
+	uint32_t behind = launches_behind(tenant, card->index);
+
+	if (behind != 0 && behind <= MOST_BEHIND)
+		return 0;
 	/* One at a time: more than what the other waits for would soon have it wait for us. */
-	if (is_overdue && card->throttle.queue_end_ns <= now_ns &&
-	    throttle_available(&card->throttle.account, pending_ns) >
-		    (has_end ? -CATCH_UP_IN_TURN_NS : -CATCH_UP_NS))
+	if (is_overdue && card->throttle.queue_end_ns <= now_ns)
 		return 0;
 
 	uint64_t most_ns = is_overdue ? SHORT_SLEEP_NS : OVERDUE_NS;

@@ -11,6 +11,9 @@
 uint64_t window_wait(const struct launch_card *card, const struct tenant *tenant,
 		     uint64_t pending_ns, bool has_end, uint64_t start_ns, uint64_t now_ns);
 
+/* After each launch, under the card's lock. */
+void window_note_launch(const struct launch_card *card);
+
 /* A futex word: it changes when a window is opened. */
 const uint32_t *window_word(const struct tenant *tenant);
 

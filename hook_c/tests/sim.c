@@ -12,8 +12,10 @@
 #define SLICE_NS (2 * SIM_MS)
 #define PREEMPT_NS (150 * SIM_US)
 #define SWITCH_NS (80 * SIM_US)
-#define START_NS (4 * SIM_US)
 #define EVENT_NS (2 * SIM_US)
+#define STAMP_NS 1200 /* after its beginning */
+#define POLL_NS 500
+#define COLD_CALLS 4
 #define SLACK_NS (55 * SIM_US)
 #define NEVER UINT64_MAX
 
@@ -42,6 +44,7 @@ struct process {
 	void (*body)(unsigned int);
 	uint64_t wake_ns; /* NEVER: stopped or over */
 	const uint32_t *word;
+	unsigned int cold; /* calls of the driver until its memory is in the caches again */
 	struct queue queue[SIM_CARDS];
 };
 
@@ -66,6 +69,11 @@ static uint64_t cards_ns; /* so far the cards have been run */
 static struct card card[SIM_CARDS];
 static uint64_t dice;
 
+const struct sim_latency sim_usual_latency = {.launch_ns = 3 * SIM_US,
+					      .start_ns = 4 * SIM_US,
+					      .drain_ns = 2 * SIM_US,
+					      .cold_ns = 4 * SIM_US};
+struct sim_latency sim_latency;
 void (*sim_switched)(unsigned int process);
 
 void sim_begin(void)
@@ -77,6 +85,7 @@ void sim_begin(void)
 	memset(card, 0, sizeof(card));
 	dice = 1;
 	count = 0;
+	sim_latency = sim_usual_latency;
 	now = cards_ns = BEGIN_NS;
 }
 
@@ -219,7 +228,7 @@ static void run_for(unsigned int on, uint64_t ns, bool is_getting_on)
 		return;
 	if (item->event != NULL) {
 		item->event->is_done = true;
-		item->event->time_ns = cards_ns + ns;
+		item->event->time_ns = cards_ns + ns - (EVENT_NS - STAMP_NS);
 	}
 	queue->tail++;
 }
@@ -251,21 +260,32 @@ static void put(unsigned int on, struct item item)
 		sim_sleep(100 * SIM_US);
 		cards_to(now);
 	}
-	if (queue->head != queue->tail && item.event == NULL)
+	if (queue->head != queue->tail && item.event == NULL &&
+	    queue->item[(queue->head - 1) % QUEUE].event == NULL)
 		item.gap_left_ns = SIM_GAP_NS;
-	item.ready_ns = now + (queue->head == queue->tail ? START_NS : 0);
+	item.ready_ns = now + sim_latency.start_ns;
 	queue->item[queue->head++ % QUEUE] = item;
+}
+
+/* A call of the driver: longer after a sleep. */
+static void call_driver(uint64_t ns)
+{
+	if (process[self].cold != 0) {
+		process[self].cold--;
+		ns += sim_latency.cold_ns;
+	}
+	sim_spend(ns);
 }
 
 void sim_launch(unsigned int on, uint64_t duration_ns, uint64_t collective)
 {
-	sim_spend(3 * SIM_US);
+	call_driver(sim_latency.launch_ns);
 	put(on, (struct item){.left_ns = duration_ns, .collective = collective});
 }
 
 void sim_record(unsigned int on, struct sim_event *event)
 {
-	sim_spend(SIM_US);
+	call_driver(SIM_US);
 	*event = (struct sim_event){.is_recorded = true};
 	put(on, (struct item){.left_ns = EVENT_NS, .event = event});
 }
@@ -278,9 +298,12 @@ bool sim_is_idle(unsigned int on)
 
 void sim_synchronize(unsigned int on)
 {
-	sim_spend(3 * SIM_US);
+	sim_spend(SIM_US);
+	if (sim_is_idle(on))
+		return;
 	while (!sim_is_idle(on))
-		sim_spend(5 * SIM_US);
+		sim_spend(POLL_NS);
+	sim_spend(sim_latency.drain_ns);
 }
 
 /* Time. */
@@ -347,6 +370,7 @@ uint64_t sim_wake_latency_ns(void)
 void sim_sleep(uint64_t ns)
 {
 	wait_until(now + ns + SLACK_NS);
+	process[self].cold = COLD_CALLS;
 }
 
 void sim_wait(const uint32_t *word, uint32_t seen, uint64_t ns)

@@ -450,13 +450,19 @@ static double bare(uint64_t kernel_ns)
 	return 100.0 * (double)kernel_ns / (double)(kernel_ns + SIM_GAP_NS);
 }
 
-static double alone(struct program what, uint32_t percent)
+static double alone_at(struct program what, uint32_t percent, const struct sim_latency *latency)
 {
 	begin();
+	sim_latency = *latency;
 	contain(0, percent, 1);
 	start(what, 0);
 	sim_run(RUN_NS);
 	return share(0, RUN_NS);
+}
+
+static double alone(struct program what, uint32_t percent)
+{
+	return alone_at(what, percent, &sim_usual_latency);
 }
 
 static void test_every_limit_holds_for_every_length(void)
@@ -486,11 +492,40 @@ static void test_what_is_waited_for_is_paid_for(void)
 {
 	struct program what = {.kernel_ns = 20 * SIM_US, .is_synchronous = true};
 
-	CHECK(is_near("30 % of 20 us, sync", alone(what, 30), 30, 5));
+	CHECK(is_near("30 % of 20 us, sync", alone(what, 30), 30, 2));
 	what.kernel_ns = 200 * SIM_US;
 	CHECK(is_near("30 % of 200 us, sync", alone(what, 30), 30, 2));
 	what.kernel_ns = 150 * SIM_MS;
 	CHECK(is_near("30 % of 150 ms, sync", alone(what, 30), 30, 2));
+}
+
+/* Whatever the way to the card and back takes: it is idle time, and not charged. */
+static void test_starts_from_idle_are_not_charged(void)
+{
+	static const uint32_t percents[] = {10, 25, 50, 75, 90};
+	static const uint64_t lengths_us[] = {5, 20, 200};
+	static const struct sim_latency latency[] = {
+		{2000, 2000, 1000, 2000}, {2400, 4000, 2000, 0},    {2400, 4000, 2000, 8000},
+		{2400, 6000, 5000, 4000}, {3000, 9000, 8000, 4000},
+	};
+
+	for (unsigned int i = 0; i < 5; i++) {
+		for (unsigned int j = 0; j < 3; j++) {
+			struct program what = {.kernel_ns = lengths_us[j] * SIM_US,
+					       .is_synchronous = true};
+			double most = alone_at(what, 100, &latency[i]);
+
+			for (unsigned int k = 0; k < 5; k++) {
+				double found = alone_at(what, percents[k], &latency[i]);
+				double wanted = percents[k] < most ? percents[k] : most;
+				char name[64];
+
+				snprintf(name, sizeof(name), "latency %u, %u %% of %llu us, sync",
+					 i, percents[k], (unsigned long long)lengths_us[j]);
+				CHECK(is_near(name, found, wanted, 2));
+			}
+		}
+	}
 }
 
 static void test_mixed_kernels_and_several_streams(void)
@@ -705,7 +740,7 @@ static void together(unsigned int count, const uint32_t percents[], const struct
 
 		snprintf(name, sizeof(name), "container %u of %u", i, count);
 		CHECK(is_near(name, share(i, RUN_NS), wanted, allowed));
-		CHECK(are_old || is_near(name, rms_of_bins(i, RUN_NS), 0, 3));
+		CHECK(are_old || is_near(name, rms_of_bins(i, RUN_NS), 0, count > 4 ? 4 : 3));
 		CHECK(sim_longest_stall_ns(i) <= 100 * SIM_MS);
 		sum += share(i, RUN_NS);
 		most += wanted;
@@ -909,16 +944,17 @@ static void start_neighbours(uint32_t percent)
 	}
 }
 
-/* What is lost is time in which one rank's kernel waits for the other's at a window's end. */
+/* Whoever is behind when a window ends makes up for it at once: no rank's kernel waits for
+ * another's until the next one. */
 static void test_collectives_get_on_under_a_limit(void)
 {
-	static const uint64_t lengths_us[] = {20, 200, 5000};
+	static const uint64_t lengths_us[] = {20, 60, 100, 150, 200, 5000};
 	static const struct {
 		uint32_t percent;
 		double least;
-	} limit[] = {{10, 5.5}, {40, 38}, {90, 84}};
+	} limit[] = {{10, 9.5}, {40, 39}, {90, 89}};
 
-	for (unsigned int i = 0; i < 3; i++) {
+	for (unsigned int i = 0; i < 6; i++) {
 		for (unsigned int j = 0; j < 3; j++) {
 			begin();
 			contain_on(0, 3, limit[j].percent, 1);
@@ -940,7 +976,7 @@ static void test_collectives_get_on_beside_others(void)
 	start_neighbours(60);
 	start_arbiter();
 	sim_run(RUN_NS);
-	CHECK(done(0, 0, RUN_NS) > 33);
+	CHECK(done(0, 0, RUN_NS) > 34);
 	CHECK(share(0, RUN_NS) < 42);
 	CHECK(is_near("beside them", share(2, RUN_NS), 60, 5));
 	CHECK(is_near("beside them", share_on(3, 1, RUN_NS), 60, 5));
@@ -1003,6 +1039,7 @@ int main(void)
 {
 	RUN(test_every_limit_holds_for_every_length);
 	RUN(test_what_is_waited_for_is_paid_for);
+	RUN(test_starts_from_idle_are_not_charged);
 	RUN(test_mixed_kernels_and_several_streams);
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_after_a_context_is_not_charged);

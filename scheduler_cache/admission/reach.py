@@ -32,11 +32,10 @@ OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|{_LIB}|dev|etc|opt){_SL
 # Capabilities that undo a mount, a device rule or a file's protection.
 _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
 
-# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Other
-# devices, such as /dev/infiniband, and /dev/shm are the pod's own matter.
-_HOLDERS: Final = frozenset(
-    {"", "dev", "run", "var", "var/run", "var/lib", "etc", "opt", "usr", "usr/bin", "usr/lib"}
-)
+# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Where
+# programs and library are is the node's to know, which refuses what holds them. Other devices, such
+# as /dev/infiniband, and /dev/shm are the pod's own matter.
+_HOLDERS: Final = frozenset({"", "dev", "etc", "run", "var", "var/run", "var/lib"})
 _SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
 
 _REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
