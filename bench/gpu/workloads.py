@@ -153,7 +153,7 @@ class Run:
     def first_block_share(self) -> float | None:
         """As `share`, by the stamps of each kernel's first block alone: as earlier runs had it."""
         share = self.found.get("first_block_share")
-        return None if share is None else 100 * float(share)
+        return 100 * float(share) if share is not None and self.found["stamps"] else None
 
     def between(self, begin_s: float, end_s: float) -> float:
         """Return the share in a part of the run."""
