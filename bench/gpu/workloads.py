@@ -71,6 +71,7 @@ class Program:
 
     def __init__(self, place: Place, workload: Workload) -> None:
         self.workload = workload
+        self._seconds = 0.0
         self._process = place.start(workload.argv)
 
     def wait_until_ready(self) -> None:
