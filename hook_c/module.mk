@@ -2,6 +2,7 @@
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c hook_array.c hook_device.c hook_freed.c hook_graph.c \
 	hook_launch.c hook_local.c hook_memory.c hook_nvml.c hook_pool.c hook_sparse.c hook_streams.c hook_vmm.c \
+	launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c launch_window.c \
 	launch_clock.c limits.c log.c lookup.c pool_account.c quota.c rebind.c region.c table.c tenant.c throttle.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
 	hook_c/module.mk
@@ -55,12 +56,14 @@ $(BUILD)/tests/hook_c/test_interleavings: hook_c/tests/test_interleavings.c hook
 	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $<
 
 # The launch hooks and the arbiter's slots on a simulated card, in simulated time.
-HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) hook_c/src/throttle.c hook_c/arbiter/slots.c
+HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) $(addprefix hook_c/src/,throttle.c \
+	hook_launch.c launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c \
+	launch_window.c) hook_c/arbiter/slots.c
 
-$(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) hook_c/src/hook_launch.c $(HOOK_HEADERS) \
+$(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) $(HOOK_HEADERS) \
 		hook_c/tests/check.h hook_c/tests/sim.h hook_c/arbiter/slots.h
 	@mkdir -p $(@D)
-	$(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -Ihook_c/arbiter -o $@ $(HOOK_SIM) $(SANITIZE)
+	$(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -Ihook_c/arbiter -o $@ $(HOOK_SIM) $(SANITIZE) -lm
 
 C_TESTS += $(BUILD)/tests/hook_c/sim_launch
 

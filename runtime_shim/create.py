@@ -23,7 +23,8 @@ from runtime_shim.bundle import Bundle
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
-from runtime_shim.config import Config
+from runtime_shim.config import DEFAULT_PATH, Config
+from runtime_shim.configure.launcher import LAUNCHER_NAME
 from runtime_shim.counters import Counters
 from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.engine import engine_directory
@@ -717,7 +718,10 @@ def _library_folders(config: Config) -> tuple[str, ...]:
 
 
 def own_paths(config: Config) -> list[Path]:
-    """Return where everything is that holds containers to their slices, and the sockets."""
+    """Return where everything is that holds containers to their slices, and the sockets.
+
+    Who writes the node's configuration, or the programs that go by it, writes every limit, too.
+    """
     paths = config.paths
     own = [
         paths.run_dir,
@@ -726,10 +730,27 @@ def own_paths(config: Config) -> list[Path]:
         paths.state_dir.parent / "cache",  # where the cache's own default state is
         paths.library.parent,
         paths.socket,
+        DEFAULT_PATH.parent,  # the launcher reads its own file there, whatever the agent's is
     ]
     if paths.library.parent.name == "current":  # beside it are versions that containers still have
         own.append(paths.library.parent.parent)
+    own += _programs(paths.library)
     scheme, _, address = config.cache.address.partition(":")
     if scheme == "unix" and address.startswith("/"):
         own.append(Path(address))
     return own
+
+
+def _programs(library: Path) -> list[Path]:
+    """Return what scripts/install has put below the library's prefix, as far as it is there."""
+    if library.parts[-4:-1] != ("lib", "vgpu", "current"):
+        return []
+    prefix = library.parents[3]
+    launcher = prefix / "bin" / LAUNCHER_NAME
+    installed = (
+        launcher,
+        launcher.with_name(f"{LAUNCHER_NAME}.conf"),
+        prefix / "bin/vgpu-node-agent",
+        prefix / "share/vgpu-runtime",
+    )
+    return [path for path in installed if path.exists()]

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet of this node, as its two sockets answer; gRPC's errors become ours here."""
+"""The kubelet of this node: its two sockets, and its own record of who was given which device.
+
+gRPC's errors become ours here.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,6 +21,7 @@ from vgpu.kubelet import podresources_v1_pb2 as resources_api
 from vgpu.kubelet import podresources_v1_pb2_grpc as resources_grpc
 
 from runtime_shim.errors import RuntimeShimError
+from runtime_shim.threads import in_thread
 
 T = TypeVar("T")
 
@@ -58,6 +64,7 @@ class Kubelet:
         self.plugins = folder / "device-plugins"
         self.registration = self.plugins / "kubelet.sock"
         self._pod_resources = folder / "pod-resources" / "kubelet.sock"
+        self._record = self.plugins / "kubelet_internal_checkpoint"
 
     async def register(self, resource_name: str, endpoint: str, seconds: float) -> None:
         """Announce a plugin that serves on `endpoint` beside the kubelet's. Raises KubeletError."""
@@ -94,6 +101,14 @@ class Kubelet:
                 found.setdefault(key, []).append(_devices(container.devices))
         return found
 
+    async def recorded_devices(self, pod_uid: str, container_name: str) -> Devices:
+        """Return what a container was given; empty: nothing. Raises KubeletError.
+
+        For ordinary init containers, which PodResources leaves out. The kubelet's record is no API,
+        but root's alone like its sockets; it is written before a pod's first container is created.
+        """
+        return await in_thread(partial(_recorded, self._record, pod_uid, container_name))
+
     async def devices(self, seconds: float) -> Devices:
         """Return every healthy device of every plugin. Raises KubeletError."""
         answer = await _ask(
@@ -119,6 +134,25 @@ async def _ask(socket: Path, call: Callable[[grpc.aio.Channel], Awaitable[T]], w
     if answer is None:  # what gRPC makes of an answer that is no message of this kind
         raise KubeletError(f"cannot {what} at {socket}: its answer is not readable")
     return answer
+
+
+def _recorded(record: Path, pod_uid: str, container_name: str) -> dict[str, frozenset[str]]:
+    """Return a container's devices by resource.
+
+    Source: Kubernetes 1.20 to 1.34, pkg/kubelet/cm/devicemanager/checkpoint.
+    """
+    found: dict[str, set[str]] = {}
+    try:
+        for entry in json.loads(record.read_bytes())["Data"]["PodDeviceEntries"] or ():
+            if (entry["PodUID"], entry["ContainerName"]) != (pod_uid, container_name):
+                continue
+            for names in entry["DeviceIDs"].values():  # by NUMA node
+                found.setdefault(entry["ResourceName"], set()).update(names)
+    except OSError as error:
+        raise KubeletError(f"cannot read {record}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise KubeletError(f"{record} has a form that is not known here") from error
+    return {name: frozenset(ids) for name, ids in found.items()}
 
 
 def _devices(several: object) -> dict[str, frozenset[str]]:

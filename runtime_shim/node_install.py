@@ -22,10 +22,10 @@ import click
 
 from runtime_shim.answers import Answer, read_answers
 from runtime_shim.config import Config
-from runtime_shim.configure.command import configure
+from runtime_shim.configure.command import configure, record_option
 from runtime_shim.configure.editor import EditError
 from runtime_shim.configure.engines import APPLY, ENGINES
-from runtime_shim.configure.record import DEFAULT_RECORD, Record
+from runtime_shim.configure.record import Record
 from runtime_shim.configure.text_file import read_text, remove_file, write_text
 from runtime_shim.dependants import dependants, mounted_libraries
 from runtime_shim.errors import RuntimeShimError
@@ -77,14 +77,7 @@ _RESTARTS: Mapping[str, str] = {name: APPLY[name] for name in ("containerd", "cr
     type=click.Path(dir_okay=False, path_type=Path),
     help="Put beside the launcher, which reads it before /etc/vgpu/runtime.conf.",
 )
-@click.option(
-    "--record",
-    "record_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_RECORD,
-    show_default=True,
-    help="Where it is kept what was changed.",
-)
+@record_option
 @click.option("--undo", is_flag=True, help="Take everything back, the agent's state included.")
 @click.option("--force", is_flag=True, help="With --undo: also while containers need it.")
 @click.pass_obj

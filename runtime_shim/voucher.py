@@ -39,6 +39,9 @@ class PodDevices(Protocol):
     async def devices_of_containers(self, seconds: float) -> Mapping[ContainerKey, list[Devices]]:
         """Return what each container has, and others of its name. Raises KubeletError."""
 
+    async def recorded_devices(self, pod_uid: str, container_name: str) -> Devices:
+        """Return what a container that is not among those was given. Raises KubeletError."""
+
 
 class Voucher:
     """Lives on the event loop. Creates that wait at the same time share one question; no answer is
@@ -82,9 +85,12 @@ class Voucher:
         key = ContainerKey(
             namespace=identity.namespace, pod=identity.pod, container=identity.container_name
         )
-        return await self._ask(key, asked, spec, min(seconds, _LONGEST_SECONDS))
+        seconds = min(seconds, _LONGEST_SECONDS)
+        return await self._ask(key, identity.pod_uid, asked, spec, seconds)
 
-    async def _ask(self, key: ContainerKey, asked: Asked, spec: Spec, seconds: float) -> bool:
+    async def _ask(
+        self, key: ContainerKey, pod_uid: str, asked: Asked, spec: Spec, seconds: float
+    ) -> bool:
         deadline = time.monotonic() + seconds
         pause = _PAUSE_SECONDS
         while True:
@@ -100,7 +106,12 @@ class Voucher:
                 if several:  # whose cards are whose is not known until the earlier one is gone
                     failure = KubeletError("it lists two pods of this name")
                 elif any((each.namespace, each.pod) == (key.namespace, key.pod) for each in listed):
-                    return _noted(key, "the kubelet does not list it: it is an init container")
+                    try:  # an ordinary init container, which PodResources leaves out
+                        devices = await self._kubelet.recorded_devices(pod_uid, key.container)
+                    except KubeletError as error:
+                        failure = error
+                    else:
+                        return _noted(key, self._objection(devices, asked, spec))
             if time.monotonic() + pause > deadline:
                 break
             await asyncio.sleep(pause)

@@ -19,7 +19,7 @@ annotations of a `Reservation` with the Binding, then calls `confirm`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import intern
@@ -44,7 +44,7 @@ from scheduler_cache.errors import (
     WrongNodeError,
 )
 from scheduler_cache.fit import policy_of
-from scheduler_cache.inventory import inventory_of, registrations_of, served_resources
+from scheduler_cache.inventory import at_work, inventory_of, registrations_of, served_resources
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -131,6 +131,7 @@ class Cluster:
         eviction_seconds: float = 340.0,
         assume_seconds: float = 30.0,
         remember_seconds: float = 600.0,
+        left_out: Collection[str] = (),
     ) -> None:
         """Start empty.
 
@@ -138,7 +139,10 @@ class Cluster:
         s until kube calls it unreachable and 300 s of default toleration.
         `assume_seconds`: a reservation that is neither confirmed nor abandoned lapses.
         `remember_seconds`: how long a deleted pod is answered at once instead of being waited for.
+        `left_out`: dialects whose pods admission does not look at, so that anybody may write their
+        decisions: these count only where their system is at work.
         """
+        self._left_out = frozenset(left_out) - {NATIVE}
         self._dialects = dialects
         self._default_policy = default_policy
         self._eviction_ns = int(eviction_seconds * _SECOND)
@@ -295,7 +299,10 @@ class Cluster:
             if record.ending and (not left or (record.gone and left <= told)):
                 self._finish(record)
                 pods.add(uid)
+        same = inputs.report == report
         inputs.report, inputs.reported_ns = report, now_ns
+        if same and not pods:
+            return Deltas()  # a sign of life, as most reports are
         return self._settle((self._reclaim(name) | {name}, pods), now_ns)
 
     def forget_reports(self) -> None:
@@ -571,6 +578,7 @@ class Cluster:
             request_error=reading.request_error,
             decision=reading.decision,
             decision_error=reading.decision_error,
+            deciders=reading.deciders,
             groups=reading.groups,
             unfinished=reading.unfinished,
             isolation=intern(pod.annotations.get(ISOLATION, "")),
@@ -831,6 +839,26 @@ class Cluster:
             _told(report) if report else [],
             _running(report) if report else frozenset(),
             self._contested,
+            self._absent(inputs, kube, registrations, served),
+        )
+
+    def _absent(
+        self,
+        inputs: _NodeInputs,
+        kube: KubeNode,
+        registrations: Iterable[Registration],
+        served: Collection[str],
+    ) -> frozenset[str]:
+        """Return the dialects that are left out and whose systems do nothing on a node."""
+        if inputs.unreadable or inputs.devices_error:
+            return frozenset()  # whose that is cannot be told
+        present = {each.dialect for each in registrations}
+        if self._left_out and any(self._records[uid].groups for uid in inputs.uids):
+            present |= self._dialects.grouping
+        return frozenset(
+            name
+            for name in self._left_out - present
+            if not at_work(self._dialects.get(name), kube, served)
         )
 
     # Resolving

@@ -100,6 +100,12 @@ class NotProvedError(SchedulerCacheError):
     status = grpc.StatusCode.PERMISSION_DENIED
 
 
+class TooOftenError(SchedulerCacheError):
+    """The caller does not wait for its answers; retrying is safe, a moment later."""
+
+    status = grpc.StatusCode.UNAVAILABLE
+
+
 class NotLeaderError(SchedulerCacheError):
     """Another replica leads, or nobody does yet; retrying is safe."""
 

@@ -7,11 +7,11 @@ counted all the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from scheduler_cache.dialects.dialect import Registration, tried
+from scheduler_cache.dialects.dialect import Dialect, Registration, matches, tried
 from scheduler_cache.dialects.native import cordoned
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.model import Card
@@ -75,6 +75,16 @@ def served_resources(node: KubeNode, reported: frozenset[str] | None) -> frozens
         return reported
     text = node.annotations.get(SERVED, "")
     return frozenset(part for item in text.split(",") if (part := item.strip()))
+
+
+def at_work(dialect: Dialect, node: KubeNode, served: Collection[str]) -> bool:
+    """Return whether people or a plugin's capacity say that a dialect's system uses the node.
+
+    The kubelet keeps the capacity of a plugin that has gone, as 0, while its pods may still run.
+    """
+    return node.labels.get(DIALECT_LABEL) == dialect.name or any(
+        matches(name, dialect.vocabulary.resources) for name in node.allocatable.keys() - served
+    )
 
 
 def inventory_of(

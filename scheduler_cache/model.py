@@ -20,6 +20,9 @@ MAX_SLICES = 16
 # node alike.
 MAX_CARDS = 128
 
+# Of one node, stopped ones included: far above what a kubelet or an engine runs.
+MAX_CLAIMS = 4096
+
 # The largest integer of SQLite, and more memory than any card has.
 MAX_BYTES = (1 << 63) - 1
 
@@ -242,7 +245,7 @@ NO_CLAIM = ClaimKey(runtime_root="", container_id="")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodContainer:
-    """A container of a pod. It is known by the pod's uid and its own name."""
+    """A container of a pod. It is known by the pod's uid and its own name; empty: the whole pod."""
 
     uid: str
     namespace: str
@@ -250,7 +253,8 @@ class PodContainer:
     container_name: str
 
     def __str__(self) -> str:
-        return f"{self.container_name} of pod {self.namespace}/{self.name}"
+        pod = f"pod {self.namespace}/{self.name}"
+        return f"{self.container_name} of {pod}" if self.container_name else pod
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

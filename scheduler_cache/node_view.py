@@ -132,11 +132,13 @@ def view_of(
     claims: Sequence[Claim],
     running: frozenset[str],
     contested: Callable[[str, Pod], bool],
+    absent: frozenset[str] = frozenset(),
 ) -> NodeView:
     """Return the view of a node.
 
     `records`: the pods that are or were sent there. `claims` and `running`: its agent's last
-    report. `contested`: whether another pod has the better right to an allocation id.
+    report. `contested`: whether another pod has the better right to an allocation id. `absent`:
+    dialects in which nobody decides about this node, whatever a pod says.
     """
     view = NodeView(name=name, inventory=inventory)
     for problem in inventory.problems:
@@ -153,6 +155,9 @@ def view_of(
         state = _state(record, bool(alive))
         view.states[record.pod.uid] = state
         if state in (AllocationState.PENDING, AllocationState.RELEASED):
+            continue
+        if record.deciders and absent.issuperset(record.deciders):
+            _ignore(view, record)
             continue
         one = _given(view, record, groups, alive)
         if one is None:
@@ -182,6 +187,20 @@ def _state(record: Record, runs: bool) -> AllocationState:
     if record.assumed is not None:
         return AllocationState.BOUND if record.assumed.confirmed else AllocationState.ASSUMED
     return AllocationState.PENDING
+
+
+def _ignore(view: NodeView, record: Record) -> None:
+    """Let a pod hold nothing by a decision that anybody may have written."""
+    pod = record.pod
+    systems = " and ".join(record.deciders)
+    why = (
+        f"it carries a decision of {systems}, whose pods are not ours and who sells nothing on "
+        f"node {view.name}"
+    )
+    for name in record.ids:
+        view.answers[pod.uid, name] = why
+    message = f"pod {pod} holds nothing: {why}"
+    view.notices[Notice("AllocationIgnored", message, _pod(record))] = None
 
 
 def _given(

@@ -56,6 +56,8 @@ class Record:
     request_error: str = ""
     decision: Decision | None = None
     decision_error: str = ""
+    deciders: tuple[str, ...] = ()
+    """The dialects in which something was decided about it."""
     groups: Mapping[str, str] = field(default_factory=dict)
     unfinished: str = ""
     """The dialect whose scheduler waits for its plugin to do something about the pod."""

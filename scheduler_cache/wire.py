@@ -14,6 +14,7 @@ from scheduler_cache.isolation import Isolation, IsolationState
 from scheduler_cache.model import (
     MAX_BYTES,
     MAX_CARDS,
+    MAX_CLAIMS,
     NO_CLAIM,
     Allocation,
     Card,
@@ -106,6 +107,11 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
     cards = {card.uuid: _card_of(card) for card in message.cards}
     if len(cards) != len(message.cards):
         raise InvalidRequestError(f"the report of node {name} names a card twice")
+    most = max(len(message.claims), len(message.running_allocation_ids), len(message.isolation))
+    if most > MAX_CLAIMS:
+        raise InvalidRequestError(
+            f"the report of node {name} names {most} containers, more than {MAX_CLAIMS}"
+        )
     claims = {claim.allocation.allocation_id: _claim_of(claim, name) for claim in message.claims}
     if len(claims) != len(message.claims):
         raise InvalidRequestError(f"the report of node {name} names a claim twice")

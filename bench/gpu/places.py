@@ -149,8 +149,8 @@ def on_host(library: Path, card_uuid: str, memory_bytes: int) -> Iterator[Place]
 
 
 @contextlib.contextmanager
-def of_peer(library: Path, memory_bytes: int) -> Iterator[Place]:
-    """Yield a place with another preloaded limiter that takes its limit from the environment."""
+def of_peer(library: Path, memory_bytes: int, cores_percent: int | None = None) -> Iterator[Place]:
+    """Yield a place with another preloaded limiter that takes its limits from the environment."""
     # The loader goes on without a library that it cannot preload: that would be measured as bare.
     tried = subprocess.run(
         ["/bin/true"], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False
@@ -164,6 +164,8 @@ def of_peer(library: Path, memory_bytes: int) -> Iterator[Place]:
             "CUDA_DEVICE_MEMORY_LIMIT": str(memory_bytes),
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{name}/cache",
         }
+        if cores_percent is not None:
+            env["CUDA_DEVICE_SM_LIMIT"] = str(cores_percent)
         yield Place("peer", env=env)
 
 

@@ -31,7 +31,7 @@ struct hook_call {
 	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
 	struct tenant *graph_tenant; /* hook_graph.c */
 	struct table_entry graph;
-	struct launch_card *gate; /* hook_launch.c */
+	struct launch_card *gate; /* hook_launch.c, launch_sync.c */
 	bool is_marked;
 	uint64_t begun_ns;
 };
@@ -196,12 +196,15 @@ int context_limit_begin(struct hook_call *call, int limit, uint64_t bytes);
 int context_limit_end(struct hook_call *call, int status, int limit, uint64_t bytes);
 int local_unload_end(int status);
 
-/* hook_launch.c */
 #define LAUNCH_SHAPE(gx, gy, gz, bx, by, bz) ((const uint32_t[6]){gx, gy, gz, bx, by, bz})
+
+/* launch_sync.c */
 int sync_begin(struct hook_call *call);
 int sync_end(struct hook_call *call, int status);
 int context_sync_end(struct hook_call *call, int status);
 int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_thread);
+
+/* launch_streams.c */
 int stream_destroy_begin(void *stream);
 int capture_begin_begin(void *stream, bool is_thread);
 int capture_begin_end(int status);

@@ -27,13 +27,6 @@ void launch_is_inert(void);
 void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream);
 void gate_end(struct hook_call *call);
 
-/* Whether what is put into the stream is recorded instead. */
-bool stream_is_captured(void *stream);
-
-/* Whether to put an event into the stream would spoil a capture: the default stream of old waits
- * for every other. */
-bool stream_is_untouchable(void *stream);
-
 /* Events die with their context, marks must stand in a stream before that goes. */
 void gate_forget_context(uint64_t context);
 

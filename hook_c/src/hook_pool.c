@@ -4,7 +4,7 @@
  * A pool keeps what is freed until a wait for the card, a trim, or for ever. The driver is told to
  * keep everything: a wait may last, and while it lasted nobody could know what the card still has.
  * What it would give back at the end of a wait, we give back when the wait is over. */
-#include "hook_launch.h"
+#include "launch_streams.h"
 #include "pool_account.h"
 
 #include "sys.h"

@@ -4,7 +4,8 @@
  * What has been freed in a stream stays with its pool until somebody waits for that stream; not
  * even a trim gives it back before, also where the card has long come to the free (measured on an
  * H200, driver 580). So before anything is refused, we wait. */
-#include "hook_launch.h"
+#include "hook.h"
+#include "launch_streams.h"
 
 #include "sys.h"
 

@@ -12,7 +12,8 @@
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
 #define MOST_WAIT_NS 3000000
-#define MOST_GAPS_PERCENT 30 /* of the time that kernels of 5 us take with them */
+#define MOST_GAPS_PERCENT 30    /* of the time that kernels of 5 us take with them */
+#define LONGEST_LAUNCH_NS 30000 /* beyond it the thread was not at it */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -66,6 +67,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 
 	if (open->launches == 0) {
 		open->start_ns = start > throttle->queue_end_ns ? start : 0;
+		open->starts = start > throttle->queue_end_ns;
 		open->key = class->key;
 		open->has_unknown = false;
 		open->begun_ns = now_ns;
@@ -73,6 +75,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		uint64_t idle = less(start, throttle->queue_end_ns);
 
 		open->idle_ns += idle;
+		open->starts += idle != 0;
 		throttle->pending_idle_ns += idle;
 		if (open->key != class->key)
 			open->key = open->has_unknown ? open->key : 0;
@@ -83,6 +86,9 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		open->has_unknown = true;
 	}
 	throttle->is_known_dry = false;
+	throttle->drained_ns = 0;
+	if (throttle_must_sample(class))
+		throttle->wants_idle = true;
 	open->launches++;
 	open->predicted_ns += cost;
 	throttle->queue_end_ns = start + cost;
@@ -95,12 +101,31 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		class->until_sample--;
 }
 
-struct throttle_interval throttle_close(struct throttle *throttle)
+struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns)
 {
 	struct throttle_interval closed = throttle->open;
 
+	/* Both the mark and the launch reach an idle card the same while after they were made. */
+	if (throttle->bracket_ns != 0 && closed.launches == 1 &&
+	    now_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS) {
+		uint64_t launch_ns = less(now_ns, closed.begun_ns);
+
+		closed.is_bracketed = true;
+		closed.start_ns = 0;
+		throttle_late(throttle, &closed, less(now_ns, throttle->bracket_ns));
+		/* Some take longer, because the driver's memory has left the caches. */
+		throttle->launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
+	}
+	throttle->bracket_ns = 0;
 	throttle->open = (struct throttle_interval){0};
 	return closed;
+}
+
+void throttle_bracket(struct throttle *throttle, struct throttle_interval *closed, uint64_t now_ns)
+{
+	throttle->bracket_ns = now_ns;
+	if (throttle->drained_ns != 0)
+		closed->known_idle_ns = less(now_ns, throttle->drained_ns);
 }
 
 void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns)
@@ -121,7 +146,7 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	class->is_out = 0;
 	if (interval->has_unknown && interval->launches > 1 && class->samples != 0)
 		return; /* several classes together, of which one was unknown */
-	if (interval->idle_ns > busy_ns / 4)
+	if (interval->idle_ns > busy_ns / 4 && !interval->is_bracketed)
 		return;
 	if (class->samples == 0)
 		class->cost_ns = sample;
@@ -138,12 +163,38 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	class->samples += class->samples < MIN_SAMPLES;
 }
 
-/* Kernels that do not wait for each other may run without gaps, and a pause has none. */
+/* Kernels that do not wait for each other may run without gaps, and who starts on an idle card has
+ * none before it. */
 static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_ns)
 {
-	if (!interval->is_in_order || interval->idle_ns != 0)
+	if (!interval->is_in_order)
 		return 0;
-	return least(interval->launches * THROTTLE_GAP_NS, busy_ns * MOST_GAPS_PERCENT / 100);
+	return least((interval->launches - interval->starts) * THROTTLE_GAP_NS,
+		     busy_ns * MOST_GAPS_PERCENT / 100);
+}
+
+/* What a start from idle takes beyond the time that the host sees, less what every start does. */
+static void learn_drain(struct throttle *throttle, uint64_t hidden_ns)
+{
+	uint64_t drain_ns =
+		less(hidden_ns + throttle->launch_ns, THROTTLE_START_NS + THROTTLE_MARK_NS);
+
+	if (drain_ns > 2 * THROTTLE_MOST_DRAIN_NS)
+		return; /* the card was another's, or the thread */
+	drain_ns = throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
+	throttle->drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+}
+
+/* `span`: from where the interval can have begun; `whole`: from the mark before it. */
+static uint64_t measured(const struct throttle_interval *interval, uint64_t span, uint64_t whole)
+{
+	uint64_t busy = less(span, interval->idle_ns);
+
+	if (interval->is_bracketed) /* two marks that are late by the same */
+		return most(busy, least(whole, LEAST_COST_NS));
+	/* At least what was predicted, where that much time has passed at all. */
+	busy = most(busy, least(interval->predicted_ns, whole));
+	return most(less(busy, THROTTLE_MARK_NS), least(busy, LEAST_COST_NS));
 }
 
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
@@ -154,11 +205,11 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 	uint64_t span = less(end_ns, most(before, interval->start_ns));
 	uint64_t busy = 0;
 
+	if (interval->known_idle_ns != 0 && throttle->last_end_ns != 0)
+		learn_drain(throttle, less(whole, interval->known_idle_ns));
 	throttle->last_end_ns = most(throttle->last_end_ns, end_ns);
 	if (interval->launches != 0) {
-		/* At least what was predicted, where that much time has passed at all. */
-		busy = most(less(span, interval->idle_ns), least(interval->predicted_ns, whole));
-		busy = most(less(busy, THROTTLE_MARK_NS), least(busy, LEAST_COST_NS));
+		busy = measured(interval, span, whole);
 		learn(throttle, interval, busy);
 		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);
 		throttle->pending_idle_ns = less(throttle->pending_idle_ns, interval->idle_ns);
@@ -185,12 +236,19 @@ void throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 
 void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns)
 {
-	uint64_t end_ns = now_ns - THROTTLE_DRAIN_NS;
+	uint64_t drain_ns = throttle->drain_ns == 0 ? THROTTLE_DRAIN_NS : throttle->drain_ns;
+	uint64_t end_ns = less(now_ns, drain_ns);
 
 	/* What it has waited for has ended just now, whatever was predicted. */
 	if (has_blocked || throttle->queue_end_ns > end_ns)
 		throttle->queue_end_ns = end_ns;
 	throttle->is_known_dry = true;
+	/* A mark stands behind the last launch; with one before the next, the time between the two
+	 * is what the wait and the start took. */
+	if (throttle->wants_idle && throttle->open.launches == 0) {
+		throttle->wants_idle = false;
+		throttle->drained_ns = now_ns;
+	}
 }
 
 /* The account. Every number in it may be forged by the container that it limits; no value may make

@@ -24,6 +24,7 @@
 #define THROTTLE_MARK_NS UINT64_C(1200)  /* by which a measured interval is too long */
 #define THROTTLE_GAP_NS UINT64_C(2000)   /* between two kernels of a stream the card does nothing */
 #define THROTTLE_DRAIN_NS UINT64_C(2000) /* from the end of the work to a wait's return */
+#define THROTTLE_MOST_DRAIN_NS UINT64_C(16000) /* that is learnt of a program's waits */
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
 #define THROTTLE_DOUBT_NS UINT64_C(20000)      /* predicted idle time that is not just believed */
 #define THROTTLE_UNKNOWN_NS UINT64_C(5000)     /* guessed of a launch that has no like */
@@ -50,11 +51,14 @@ struct throttle_interval {
 	uint64_t launches;
 	uint64_t predicted_ns;
 	uint64_t idle_ns;
-	uint64_t start_ns; /* of its first launch on an idle card; 0: the card was busy */
-	uint64_t begun_ns; /* when its first launch was made */
-	uint64_t key;      /* of the only class in it; 0: several */
-	bool has_unknown;  /* `key` is the unknown one */
-	bool is_in_order;  /* all of it in one stream */
+	uint64_t start_ns;      /* of its first launch on an idle card; 0: the card was busy */
+	uint64_t starts;        /* of its launches, on an idle card */
+	uint64_t begun_ns;      /* when its first launch was made */
+	uint64_t key;           /* of the only class in it; 0: several */
+	uint64_t known_idle_ns; /* of one without launches: from a wait's return to its mark */
+	bool has_unknown;       /* `key` is the unknown one */
+	bool is_in_order;       /* all of it in one stream */
+	bool is_bracketed;      /* one launch, from a mark on an idle card on */
 };
 
 struct throttle {
@@ -65,6 +69,11 @@ struct throttle {
 	uint64_t pending_idle_ns;
 	uint64_t busy_ns;     /* measured, of this process; without the gaps */
 	uint64_t last_end_ns; /* of the last finished interval */
+	uint64_t bracket_ns;  /* when the open interval's first mark was made, on an idle card */
+	uint64_t drained_ns;  /* when a wait returned that the next launch's idle time is of */
+	uint64_t drain_ns;    /* learnt: an idle start after a wait takes so much longer */
+	uint64_t launch_ns;   /* learnt: of the driver's own launch */
+	bool wants_idle;      /* idle time is to be measured after the next wait */
 	bool may_wait;        /* kernels may wait for others on other cards; that teaches little */
 	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
@@ -102,15 +111,23 @@ static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_
 }
 
 /* Whether nothing speaks against the launch; false: look closer. */
-static inline bool throttle_passes(struct throttle *throttle, struct throttle_class *class,
+static inline bool throttle_passes(const struct throttle *throttle,
+				   const struct throttle_class *class,
 				   const struct throttle_gate *gate, uint64_t now_ns)
 {
 	uint64_t start = throttle_start(throttle, now_ns);
 
-	return class->samples != 0 && throttle->tokens_ns > 0 && class->until_sample > 1 &&
+	return class->samples != 0 && throttle->tokens_ns > 0 &&
 	       class->cost_ns < THROTTLE_LONG_NS && start < gate->end_ns &&
-	       start - now_ns < gate->window_ns && !throttle_is_old(throttle, now_ns) &&
-	       !throttle_is_in_doubt(throttle, now_ns);
+	       start - now_ns < gate->window_ns && !throttle_is_old(throttle, now_ns);
+}
+
+/* Whether something is to be measured, or asked of the card, before or behind the launch. */
+static inline bool throttle_must_measure(const struct throttle *throttle,
+					 const struct throttle_class *class, uint64_t now_ns)
+{
+	return class->until_sample <= 1 || throttle->drained_ns != 0 ||
+	       throttle_is_in_doubt(throttle, now_ns);
 }
 
 /* Adds a launch to the open interval. */
@@ -120,7 +137,11 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 bool throttle_must_sample(const struct throttle_class *class);
 
 /* Ends the open interval at a mark that is recorded now. */
-struct throttle_interval throttle_close(struct throttle *throttle);
+struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns);
+
+/* The mark that ended the interval has just been made on an idle card, and the next launch follows.
+ */
+void throttle_bracket(struct throttle *throttle, struct throttle_interval *closed, uint64_t now_ns);
 
 /* The mark of a closed interval was recorded late: the card had nothing to do before it. */
 void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns);

@@ -3,10 +3,10 @@
  * cards that run their kernels. Nothing takes real time, and every run is the same.
  *
  * A card behaves as an H100 was measured to: contexts take turns of 2 ms when several have
- * work, a change costs 80 us, one that interrupts 150 us, a launch on an idle card starts after 4
- * us, a timing event takes 2 us of the card, and so does the way from one kernel to
- * the next. Kernels fill it: those of one process run one after
- * the other. A collective is a kernel on each card that gets on only while all of them run. */
+ * work, a change costs 80 us, one that interrupts 150 us, a timing event takes 2 us of the card,
+ * and so does the way from one kernel to the next. Kernels fill it: those of one process run one
+ * after the other. A collective is a kernel on each card that gets on only while all of them run.
+ */
 #ifndef VGPU_HOOK_SIM_H
 #define VGPU_HOOK_SIM_H
 
@@ -20,6 +20,17 @@
 #define SIM_GAP_NS (2 * SIM_US) /* between two kernels */
 #define SIM_BINS 600
 #define SIM_BIN_NS (100 * SIM_MS)
+
+/* Of the way to the card and back, as a program sees it. */
+struct sim_latency {
+	uint64_t launch_ns; /* that a launch takes its thread */
+	uint64_t start_ns;  /* from then to its first work, on an idle card */
+	uint64_t drain_ns;  /* from the end of the work to a wait's return */
+	uint64_t cold_ns;   /* by which the first calls after a sleep are longer */
+};
+
+extern const struct sim_latency sim_usual_latency; /* after sim_begin */
+extern struct sim_latency sim_latency;
 
 struct sim_event {
 	bool is_recorded;
@@ -47,6 +58,9 @@ void sim_sleep(uint64_t ns);
 void sim_wait(const uint32_t *word, uint32_t seen, uint64_t ns);
 void sim_wake(const uint32_t *word);
 
+/* By which one who sleeps comes late, this time. */
+uint64_t sim_wake_latency_ns(void);
+
 /* Stopped, a process does nothing more; what it has launched is still run. */
 void sim_stop(unsigned int process);
 
@@ -59,6 +73,9 @@ void sim_synchronize(unsigned int card);
 /* The truth: of a process from the beginning on. Bins and stalls are the first card's. */
 uint64_t sim_busy_ns(unsigned int process, unsigned int card);
 uint64_t sim_done_ns(unsigned int process, unsigned int card); /* without waits for a peer */
+/* Of a card: how often another process's kernel came next, and the time between the two. */
+uint64_t sim_hand_overs(unsigned int card);
+uint64_t sim_hand_over_ns(unsigned int card);
 double sim_bin(unsigned int process, unsigned int bin);
 uint64_t sim_longest_stall_ns(unsigned int process); /* without work on the card */
 

@@ -18,6 +18,15 @@ from runtime_shim.configure.launcher import find_launcher, launcher_places
 from runtime_shim.configure.record import DEFAULT_RECORD, Change, Record, digest
 from runtime_shim.configure.text_file import read_text, remove_file, write_text
 
+record_option = click.option(
+    "--record",
+    "record_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=DEFAULT_RECORD,
+    show_default=True,
+    help="Where it is kept what was changed.",
+)
+
 
 @click.command()
 @click.argument(
@@ -49,14 +58,7 @@ from runtime_shim.configure.text_file import read_text, remove_file, write_text
     type=click.Path(dir_okay=False, path_type=Path),
     help="Path of vgpu-container-runtime.  [default: beside vgpuctl]",
 )
-@click.option(
-    "--record",
-    "record_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_RECORD,
-    show_default=True,
-    help="Where it is kept what was changed.",
-)
+@record_option
 def configure(
     engine: str | None,
     make_default: bool,

@@ -25,15 +25,17 @@ from scheduler_cache.admission.rules import Rules
 _SLASH: Final = r"/+(\./+)*"
 _NUMBER: Final = r"[^/.][^/]*"
 _ROOT: Final = rf"(proc{_SLASH}{_NUMBER}{_SLASH}(task{_SLASH}{_NUMBER}{_SLASH})?root{_SLASH})*"
-OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|var{_SLASH}lib|dev){_SLASH}vgpu(/|$)"
-"""Host paths of ours: sockets, limits and answers."""
+_LIB: Final = rf"(usr{_SLASH}(local{_SLASH})?|var{_SLASH})?lib"
+OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|{_LIB}|dev|etc|opt){_SLASH}vgpu(/|$)"
+"""Host paths of ours: sockets, limits and answers; configuration, library and launcher."""
 
 # Capabilities that undo a mount, a device rule or a file's protection.
 _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
 
-# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Other
-# devices, such as /dev/infiniband, and /dev/shm are the pod's own matter.
-_HOLDERS: Final = frozenset({"", "dev", "run", "var", "var/run", "var/lib"})
+# Where a host path shows cards, our files or processes: what holds them, and what is beneath. Where
+# programs and library are is the node's to know, which refuses what holds them. Other devices, such
+# as /dev/infiniband, and /dev/shm are the pod's own matter.
+_HOLDERS: Final = frozenset({"", "dev", "etc", "run", "var", "var/run", "var/lib"})
 _SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
 
 _REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
@@ -66,7 +68,8 @@ def check_reach(source: Json, rules: Rules) -> None:
         plain = "/".join(parts)
         if plain in _HOLDERS or _SHOWN.match(plain):
             raise DeniedError(
-                f"{place} is {path!a}: it shows devices or processes of the host; {_REMEDY}"
+                f"{place} is {path!a}: it shows devices, processes or vgpu's files of the host; "
+                f"{_REMEDY}"
             )
 
 

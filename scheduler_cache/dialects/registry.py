@@ -36,6 +36,8 @@ class Reading:
     request_error: str = ""
     decision: Decision | None = None
     decision_error: str = ""
+    deciders: tuple[str, ...] = ()
+    """The dialects in which something was decided, whether it can be read or not."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Group names that this pod ties to a card's UUID."""
     unfinished: str = ""
@@ -65,6 +67,11 @@ class Dialects:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
+    @property
+    def grouping(self) -> frozenset[str]:
+        """The dialects in which a pod of the system's own ties a group's name to a card."""
+        return frozenset(each.name for each in self._grouping)
+
     def get(self, name: str) -> Dialect:
         """Return the dialect of a name that is known here."""
         return self._by_name[name]
@@ -73,7 +80,10 @@ class Dialects:
         """Return everything that the pod says; never raises."""
         request, request_error = tried(lambda: self._request(pod))
         spoken = request.dialect if request else ""
-        decision, decision_error = tried(lambda: self._decision(pod, spoken))
+        deciders, decision_error = tried(lambda: self._deciders(pod))
+        decision = None
+        if deciders:
+            decision, decision_error = tried(partial(self._decision, pod, deciders, spoken))
         groups: dict[str, str] = {}
         for each in self._grouping:
             found, error = tried(partial(each.card_groups, pod))
@@ -84,6 +94,7 @@ class Dialects:
             request_error=request_error,
             decision=decision,
             decision_error=decision_error,
+            deciders=tuple(each.name for each in deciders or ()),
             groups=groups,
             # Whatever else is wrong with the pod: a lock that its scheduler holds must not stay.
             unfinished=next((each.name for each in self._shaking if each.unfinished(pod)), ""),
@@ -137,15 +148,15 @@ class Dialects:
             request = replace(request, containers=shared)
         return request if request.containers else None
 
-    def _decision(self, pod: Pod, spoken: str) -> Decision | None:
-        """Return the decision that counts: ours before any other's.
+    def _deciders(self, pod: Pod) -> list[Dialect]:
+        """Return whose decisions the pod carries.
 
-        The decision's own key says whose it is, never a label: other systems set each other's
-        labels.
+        A decision's own key says whose it is, never a label: other systems set each other's labels.
         """
-        decided = [each for each in self._by_name.values() if each.decided(pod)]
-        if not decided:
-            return None
+        return [each for each in self._by_name.values() if each.decided(pod)]
+
+    def _decision(self, pod: Pod, decided: list[Dialect], spoken: str) -> Decision:
+        """Return the decision that counts: ours before any other's."""
         if self.native not in decided and len(decided) > 1:
             decided = [each for each in decided if each.name == spoken] or decided
             if len(decided) > 1:

@@ -32,6 +32,8 @@ def part(percent: int) -> tuple[MemoryAmount, ...]:
 WANTED: dict[str, dict[str, tuple[str, dict[str, Request]]]] = {
     "native.yaml": {
         "notebook": ("native", {"notebook": Request(memory=size(8), cores_percent=(25,))}),
+    },
+    "serving.yaml": {
         "serving-0": (
             "native",
             {

@@ -116,9 +116,9 @@ def config_of(namespace: Namespace, item: Json) -> Any:  # noqa: ANN401 - JSON
     return json.loads((tasks / container_id(item) / "config.json").read_bytes())
 
 
-async def sees_whole(namespace: Namespace, name: str) -> list[str]:
+async def sees_whole(namespace: Namespace, name: str, container: str = "main") -> list[str]:
     """Return the cards that a container sees, each of them whole."""
-    seen = await namespace.probe(name)
+    seen = await namespace.probe(name, container)
     assert {each["nvml"]["total"] for each in seen["devices"]} == {CARD_BYTES}, seen
     assert seen["words"][0]["bytes"] == CARD_BYTES, seen
     return [str(each["uuid"]) for each in seen["devices"]]
@@ -134,6 +134,24 @@ async def test_a_whole_card_is_left_to_its_plugin(namespace: Namespace, cards: l
     for item in items:
         assert config_of(namespace, item) == as_the_engine_made_it(namespace, item)
     assert "the kubelet vouches for its cards" in namespace.cluster.node.log("agent")
+
+
+async def test_an_init_container_has_its_whole_card_by_the_kubelets_record(
+    namespace: Namespace, cards: list[str]
+) -> None:
+    item = with_driver(whole("prepared", 1))
+    (main,) = item["spec"]["containers"]
+    item["spec"]["initContainers"] = [
+        {**main, "name": "prepare", "command": ["/bin/sh", "-c", PROBE]}
+    ]
+    await namespace.create(item)
+
+    await namespace.running("prepared")
+
+    seen = [await sees_whole(namespace, "prepared", name) for name in ("prepare", "main")]
+    # The kubelet gives the container that follows what the init container had.
+    assert seen[0] == seen[1]
+    assert set(seen[0]) < set(cards)
 
 
 async def test_the_gpu_runtime_gets_what_the_plugin_made(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         self.plugins = folder / "device-plugins"
         self.registration = self.plugins / "kubelet.sock"
         self.pod_resources = folder / "pod-resources" / "kubelet.sock"
+        self.record = self.plugins / "kubelet_internal_checkpoint"
+        self.entries: list[dict[str, Any]] = []
+        """What it holds of containers."""
         self.plugins.mkdir(parents=True, exist_ok=True)
         self.pod_resources.parent.mkdir(parents=True, exist_ok=True)
         self.endpoints: dict[str, Endpoint] = {}
@@ -126,11 +130,18 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         return sum(health == "Healthy" for health in endpoint.devices.values())
 
     async def admit(
-        self, namespace: str, pod: str, containers: Mapping[str, Mapping[str, int]]
+        self,
+        namespace: str,
+        pod: str,
+        containers: Mapping[str, Mapping[str, int]],
+        *,
+        uid: str = "",
+        inits: Collection[str] = (),
     ) -> dict[str, list[plugin_api.ContainerAllocateResponse]]:
         """Admit a pod: give each container so many devices of each resource.
 
-        Returns what plugins add to each container. Raises AssertionError where too few are free.
+        `inits`: the ordinary init containers among them, which are noted and not listed. Returns
+        what plugins add to each container. Raises AssertionError where too few are free.
         """
         given: dict[str, list[plugin_api.ContainerAllocateResponse]] = defaultdict(list)
         devices: dict[str, dict[str, list[str]]] = {name: {} for name in containers}
@@ -140,8 +151,27 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
                 assert len(free) >= count, f"{len(free)} of {resource} are free, not {count}"
                 devices[container][resource] = free[:count]
                 given[container] += await self.allocate(resource, free[:count])
-        self.pods[namespace, pod] = devices
+        self.pods[namespace, pod] = {
+            name: each for name, each in devices.items() if name not in inits
+        }
+        self.entries += [
+            {
+                "PodUID": uid,
+                "ContainerName": name,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": ids},
+                "AllocResp": "",
+            }
+            for name, each in devices.items()
+            for resource, ids in each.items()
+        ]
+        self.write_record()
         return given
+
+    def write_record(self) -> None:
+        """Write down what containers have, as the kubelet does for its own next start."""
+        data = {"Data": {"PodDeviceEntries": self.entries}, "Checksum": 1}
+        self.record.write_text(json.dumps(data))
 
     async def allocate(
         self, resource: str, *several: list[str]

@@ -81,6 +81,39 @@ def test_so_is_a_library_of_an_earlier_version_that_containers_still_have(host: 
         os.close(fd)
 
 
+def test_so_are_the_configuration_and_the_programs_that_go_by_it(host: Path) -> None:
+    (host / "bin").mkdir()
+    for program in ("bin/vgpu-container-runtime", "bin/vgpu-container-runtime.conf", "bin/other"):
+        (host / program).touch()
+    (host / "share/vgpu-runtime/runtime_shim").mkdir(parents=True)
+    (host / "share/zoneinfo").mkdir()
+    paths = Paths(
+        run_dir=host / "run/vgpu",
+        state_dir=host / "state/agent",
+        library=host / "lib/vgpu/current/libvgpu.so",
+        socket=host / "run/vgpu/agent.sock",
+    )
+    doors = Doors(own_paths(Config(paths=paths)))
+
+    def mount(source: str) -> None:
+        doors.check(plain_spec(mounts=[bind(source, "/x")]), -1)
+
+    for source in (
+        "/etc/vgpu",
+        "/etc/vgpu/runtime.conf",
+        "/etc",
+        f"{host}/bin",
+        f"{host}/bin/vgpu-container-runtime",
+        f"{host}/bin/vgpu-container-runtime.conf",
+        f"{host}/share",
+        f"{host}/share/vgpu-runtime/runtime_shim",
+    ):
+        with pytest.raises(RefusedError, match="leads to the files"):
+            mount(source)
+    for source in ("/etc/hostname", f"{host}/bin/other", f"{host}/share/zoneinfo"):
+        mount(source)
+
+
 def test_so_is_the_whole_host(host: Path) -> None:
     with pytest.raises(RefusedError, match=r"it mounts '/' at '/x', which leads to the files"):
         check(host, "/", absolute=False)

@@ -75,14 +75,28 @@ class Site:
         await self.plugin.start()
         await until(lambda: self.kubelet.healthy(resource))
 
-    async def admit(self, count: int = 1, identity: Identity = WHOLE, resource: str = GPU) -> Spec:
+    async def admit(
+        self,
+        count: int = 1,
+        identity: Identity = WHOLE,
+        resource: str = GPU,
+        inits: tuple[str, ...] = (),
+    ) -> Spec:
         """Admit a pod with whole cards; return the spec that the engine makes of it."""
         (container,) = (
             await self.kubelet.admit(
-                identity.namespace, identity.pod, {identity.container_name: {resource: count}}
+                identity.namespace,
+                identity.pod,
+                {identity.container_name: {resource: count}, "app": {}},
+                uid=identity.pod_uid,
+                inits=inits,
             )
         ).values()
         return spec_of(container[0], identity)
+
+    async def admit_init(self) -> Spec:
+        """Admit a pod whose ordinary init container has a whole card."""
+        return await self.admit(inits=(WHOLE.container_name,))
 
     def written(self) -> Any:  # noqa: ANN401 - any JSON
         """Return what the container starts with."""
@@ -208,6 +222,61 @@ async def test_who_reaches_for_more_than_the_kubelet_gave_sees_nothing(
     assert [each for each in seen["process"]["env"] if "VISIBLE" in each] == [
         "NVIDIA_VISIBLE_DEVICES=void"
     ]
+
+
+async def test_an_init_container_that_is_not_listed_is_found_in_the_kubelets_record(
+    site: Site,
+) -> None:
+    await site.start()
+
+    verdict, unchanged = await site.create(await site.admit_init())
+
+    assert (verdict.kind, unchanged) == ("gpu", True)
+
+
+async def test_an_init_container_that_reaches_for_another_card_sees_nothing(site: Site) -> None:
+    await site.start()
+    spec = await site.admit_init()
+    _other_card(spec)
+
+    assert not (await site.create(spec))[1]
+
+
+async def test_what_an_earlier_pod_of_the_name_had_in_the_record_is_not_this_one_s(
+    site: Site,
+) -> None:
+    await site.start()
+    spec = await site.admit_init()
+    site.kubelet.entries[0]["PodUID"] = MAIN.pod_uid
+    site.kubelet.write_record()
+
+    assert not (await site.create(spec))[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (None, "cannot read"),
+        ("{", "has a form that is not known here"),
+        ("[]", "has a form that is not known here"),
+        ('{"Data": {"PodDeviceEntries": [{"PodUID": "x"}]}}', "has a form that is not known here"),
+        pytest.param("[" * 100_000, "has a form that is not known here", id="deep"),
+    ],
+)
+async def test_a_record_that_cannot_be_read_is_said_and_no_card_is_hidden(
+    site: Site, record: str | None, words: str
+) -> None:
+    await site.start()
+    spec = await site.admit_init()
+    if record is None:
+        site.kubelet.record.unlink()
+    else:
+        site.kubelet.record.write_text(record)
+
+    verdict, unchanged = await site.create(spec)
+
+    assert (verdict.kind, unchanged) == ("refuse", True)
+    assert words in verdict.message
 
 
 @pytest.mark.parametrize(

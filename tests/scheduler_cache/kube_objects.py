@@ -157,7 +157,7 @@ class World:
         *cards: Card,
         others: Iterable[Dialect] = (),
         keyring: Keyring = KEYRING,
-        **options: float,
+        **options: object,
     ) -> None:
         self.now = 1_000 * 10**9
         self.dialects = dialects(*others, keyring=keyring)

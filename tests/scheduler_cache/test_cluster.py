@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from scheduler_cache.cluster import Cluster
+from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.errors import (
     NoRoomError,
@@ -159,6 +159,22 @@ def test_a_terminal_pod_holds_until_its_node_reports_the_end() -> None:
     assert while_running == still_running == (2, 0, 1)
     assert world.used() == (0, 0, 0)
     assert deltas.watch == [(NODE, allocation.allocation_id)]
+
+
+def test_the_same_report_again_is_a_sign_of_life_and_changes_nothing() -> None:
+    world = World(gpu(A))
+    world.bind(pod("p1"))
+    allocation = world.resolve()
+    first = world.report(allocation)
+    view = world.cluster.view(NODE)
+
+    world.now += 10**9
+    again = world.report(allocation)
+
+    assert NODE in first.nodes
+    assert again == Deltas()
+    assert world.cluster.view(NODE) is view
+    assert world.cluster.reported_ns(NODE) == world.now
 
 
 def test_a_report_from_before_the_end_was_known_releases_nothing() -> None:

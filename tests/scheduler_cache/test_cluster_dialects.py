@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -57,9 +58,14 @@ def world(
     labels: Mapping[str, str] | None = None,
     allocatable: Mapping[str, str] | None = None,
     uuids: tuple[str, ...] = (A, B),
+    left_out: tuple[str, ...] = (),
 ) -> World:
     """Return a world of one node whose agent has reported the cards."""
-    result = World(*(gpu(uuid, 80, minor=i) for i, uuid in enumerate(uuids)), others=OTHERS)
+    result = World(
+        *(gpu(uuid, 80, minor=i) for i, uuid in enumerate(uuids)),
+        others=OTHERS,
+        left_out=left_out,
+    )
     result.cluster.apply_node(
         kube_node(annotations=annotations, labels=labels, allocatable=allocatable), result.now
     )
@@ -382,6 +388,82 @@ def test_what_hami_placed_counts_on_a_node_of_ours() -> None:
     assert reservation.allocations["main"].slices[0].card_uuid == B
     with pytest.raises(NotBelievedError, match="whose owner is native"):
         ours.resolve()
+
+
+LEFT_OUT = ("hami", "kai", "koordinator", "volcano")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(hami_pod(), id="a card of the node"),
+        pytest.param(hami_pod(devices="GPU-nowhere,NVIDIA,8192,30:;"), id="no card of the node"),
+        pytest.param(hami_pod(devices="}"), id="unreadable"),
+        pytest.param(
+            {
+                **pod(
+                    "p1", container_of("main", {}), node=NODE, annotations={"gpu-fraction": ".9"}
+                ),
+            },
+            id="kai",
+        ),
+    ],
+)
+def test_what_anybody_may_write_for_a_system_that_is_not_there_holds_nothing(
+    source: dict[str, Any],
+) -> None:
+    source = copy.deepcopy(source)
+    source["metadata"].setdefault("labels", {})["runai-gpu-group"] = "invented"
+    ours, guarded = world({}), world({}, left_out=LEFT_OUT)
+
+    ours.apply(source)
+    deltas = guarded.apply(source)
+
+    assert ours.used() != (0, 0, 0)
+    assert guarded.used(A) == guarded.used(B) == (0, 0, 0)
+    (notice,) = [notice for _, notice in deltas.notices]
+    assert notice.reason == "AllocationIgnored"
+    assert "whose pods are not ours and who sells nothing on node" in notice.message
+    with pytest.raises(NotBelievedError, match="carries a decision of"):
+        guarded.resolve()
+
+
+def test_a_system_that_is_left_out_is_counted_where_it_is_at_work() -> None:
+    at_work = [
+        world(hami_cards(A, B), left_out=LEFT_OUT),
+        world({}, {"vgpu.dev/dialect": "hami"}, left_out=LEFT_OUT),
+        # What a plugin that has gone leaves behind, while its pods may still run.
+        world({}, allocatable={"nvidia.com/gpumem": "0"}, left_out=LEFT_OUT),
+        # A registration that cannot be read may be anybody's.
+        world({VOLCANO_REGISTER: "}"}, left_out=LEFT_OUT),
+    ]
+    for each in at_work:
+        each.apply(hami_pod())
+        assert each.used() == (8, 30, 1)
+
+    # Our own plugin's capacity says nothing about another system.
+    own = world({}, allocatable={"nvidia.com/gpumem": "10"}, left_out=LEFT_OUT)
+    own.report(served=["nvidia.com/gpumem"])
+    own.apply(hami_pod())
+    assert own.used() == (0, 0, 0)
+
+
+def test_a_group_of_kai_is_counted_where_a_reservation_pod_of_kai_holds_its_card() -> None:
+    guarded = world({}, left_out=LEFT_OUT)
+    source = pod(
+        "p1",
+        container_of("main", {}),
+        node=NODE,
+        labels={"runai-gpu-group": "6f0c"},
+        annotations={"gpu-fraction": "0.5"},
+    )
+    guarded.apply(source)
+    before = guarded.used(A)
+
+    guarded.apply(reservation_pod(A))
+
+    assert before == (0, 0, 0)
+    assert guarded.used(A) == (40, 0, 1)
 
 
 def test_in_replace_mode_a_hami_pod_is_placed_by_us_and_hamis_keys_are_written_too() -> None:

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from scheduler_cache.errors import InvalidRequestError
-from scheduler_cache.model import CardUse, ComputeMode, Demand, MemoryAmount, Request
+from scheduler_cache.model import CardUse, ComputeMode, Demand, MemoryAmount, PodContainer, Request
 from tests.scheduler_cache.builders import GIB, allocation, amount, part, request
 
 
@@ -45,6 +46,13 @@ def test_amounts_keep_the_order_of_the_request() -> None:
         Demand(amount(2), 10),
         Demand(amount("50%"), 20),
     )
+
+
+def test_a_pod_as_a_whole_is_named_without_a_container() -> None:
+    owner = PodContainer(uid="u1", namespace="default", name="p1", container_name="main")
+
+    assert str(owner) == "main of pod default/p1"
+    assert str(replace(owner, container_name="")) == "pod default/p1"
 
 
 def test_adding_and_removing_an_allocation_changes_nothing() -> None:

@@ -15,6 +15,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
+from scheduler_cache.config_kubernetes import AdmissionConfig
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.builders import GIB
 from tests.scheduler_cache.kube.clusters import PODS, until
@@ -26,6 +27,7 @@ from tests.scheduler_cache.kube.replicas import (
     Site,
     asking,
     bind,
+    leading,
     node_object,
     one_node,
     report,
@@ -416,6 +418,102 @@ async def test_a_replica_that_does_not_lead_takes_no_report(site: Site) -> None:
             node.ReportNode(report("n1", A), timeout=20),
             grpc.StatusCode.UNAVAILABLE,
             "this replica does not lead; replica-0_",
+        )
+
+
+async def test_a_node_that_reports_without_pause_is_bounded_and_heard_again(site: Site) -> None:
+    async with one_node(site, A) as (replica, node), site.node(replica, "n2") as other:
+        await site.server.put(NODES, node_object("n2"))
+        reports = [node.ReportNode(report("n1", A), timeout=60) for _ in range(200)]
+        answers = await asyncio.gather(*reports, return_exceptions=True)
+        await other.ReportNode(report("n2", B), timeout=60)
+
+        refused_ones = [each for each in answers if isinstance(each, grpc.aio.AioRpcError)]
+        assert {each.code() for each in refused_ones} == {grpc.StatusCode.UNAVAILABLE}
+        assert "node n1 calls too often" in str(refused_ones[0].details())
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await node.ReportNode(report("n1", A, B), timeout=60)
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.05)
+        told = replica.cluster.reported("n1")
+        assert told is not None
+        assert [card.uuid for card in told.node.cards] == [A, B]
+
+
+async def test_a_node_that_asks_without_pause_is_bounded_and_people_are_not(site: Site) -> None:
+    async with one_node(site, A) as (_, node), site.local() as local:
+        question = pb.ExplainRequest(pod=identity("u-9"))
+        answers = await asyncio.gather(
+            *(node.Explain(question, timeout=60) for _ in range(200)), return_exceptions=True
+        )
+        asked = [local.ListAllocations(pb.ListAllocationsRequest(), timeout=60) for _ in range(20)]
+        await asyncio.gather(*asked)
+
+        sentences = [each.details() for each in answers if isinstance(each, grpc.aio.AioRpcError)]
+        assert any("node n1 calls too often" in (each or "") for each in sentences)
+
+
+async def test_a_node_has_no_more_calls_that_wait_than_it_creates_containers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_cache.cluster_service._MOST_WAITING", 2)
+    async with one_node(site, A) as (replica, node), site.node(replica, "n2") as other:
+        waiting = [
+            asyncio.ensure_future(node.Resolve(resolve(pod=identity(uid)), timeout=60))
+            for uid in ("u-1", "u-2")
+        ]
+        await until(lambda: replica.feed.waiting.at("n1") == 2)
+
+        await refused(
+            node.Resolve(resolve(pod=identity("u-3")), timeout=60),
+            grpc.StatusCode.UNAVAILABLE,
+            "2 calls of node n1 wait already",
+        )
+        await refused(
+            other.Resolve(resolve(pod=identity("u-3")), timeout=1),
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "pod u-3 is not known here yet",
+        )
+        for each in waiting:
+            each.cancel()
+
+
+async def test_a_dialect_that_admission_leaves_out_holds_nothing_by_its_annotations(
+    site: Site,
+) -> None:
+    source = asking("p1")
+    source["metadata"] |= {
+        "annotations": {"gpu-fraction": "0.5"},
+        "labels": {"runai-gpu-group": "invented"},
+    }
+    source["spec"] = {"nodeName": "n1", "containers": [{"name": "main"}]}
+    await site.server.put(PODS, source)
+    await site.server.put(NODES, node_object("n1"))
+    ours = AdmissionConfig(dialects=("native", "volcano"))
+    async with (
+        site.replica(admission=ours) as replica,
+        site.node(replica, "n1") as node,
+    ):
+        await leading(replica)
+        await node.ReportNode(report("n1", A))
+
+        view = replica.cluster.view("n1")
+        assert view is not None
+        assert not view.holds
+        assert [notice.reason for notice in view.notices] == ["AllocationIgnored"]
+
+
+async def test_a_report_of_more_containers_than_a_node_runs_is_refused(site: Site) -> None:
+    async with one_node(site, A) as (_, node):
+        told = report("n1", A)
+        told.running_allocation_ids.extend(str(number) for number in range(4097))
+        await refused(
+            node.ReportNode(told, timeout=20),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the report of node n1 names 4097 containers, more than 4096",
         )
 
 

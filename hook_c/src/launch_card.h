@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A card as the launch hooks of this process know it: what is under way on it, and what measures
+ * that. The process's own memory, a lock for each card; no lock is held over a call of the driver,
+ * since a record may block until another thread's launch. */
+#ifndef VGPU_LAUNCH_CARD_H
+#define VGPU_LAUNCH_CARD_H
+
+#include "launch_clock.h"
+#include "sys.h"
+#include "tenant.h"
+#include "throttle.h"
+
+#define MARKS 64   /* that the card has not come to yet */
+#define STREAMS 8  /* of one interval */
+#define LINES 8    /* contexts of one process on one card */
+#define EVENTS 256 /* kept of one context */
+
+#define WINDOW_NS 5000000 /* under way, under a share of one's own */
+
+enum mark_state {
+	MARK_FREE,
+	MARK_RECORDING,
+	MARK_RECORDED,
+};
+
+struct mark {
+	uint32_t state;
+	uint32_t count; /* of events; 0: none could be recorded, the time of finding out counts */
+	uint64_t context;
+	uint64_t closed_ns; /* when it was made, or last seen unfinished: not before */
+	struct throttle_interval interval;
+	void *event[STREAMS];
+};
+
+/* A context's own line of time. */
+struct line {
+	uint64_t context; /* 0: free */
+	void *reference;  /* an event that has happened */
+	uint64_t reference_ns;
+	uint32_t count;
+	void *spare[EVENTS];
+};
+
+struct launch_card {
+	uint32_t locked;
+	uint32_t harvesting; /* one thread at a time, and never waited for */
+	uint32_t is_ready;
+	uint32_t touching; /* threads that have streams of the open interval in hand */
+	uint32_t index;
+	const struct region *region;
+	struct vgpu_usage_turn *turn;
+	const struct vgpu_limits_device *limits; /* NULL: developer mode */
+	const uint64_t *gate_end;                /* of the slot; never_ends without an arbiter */
+	const uint64_t *window_end;              /* of all cards; never_ends for a single one */
+	uint64_t window_ns;
+	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
+	uint32_t wanted_gate; /* what the gate then said */
+	uint32_t syncing;     /* threads that wait for the card */
+	uint32_t stream_count;
+	uint64_t context; /* of the open interval or, with no stream yet, of the one before it */
+	void *stream[STREAMS];
+	void *only_stream; /* since the card was last known to be dry */
+	uint32_t head;     /* of the marks; the next to be taken */
+	uint32_t tail;     /* the oldest unfinished */
+	struct mark mark[MARKS];
+	struct line line[LINES];
+	struct throttle throttle;
+};
+
+#define NO_STREAM ((void *)~(uintptr_t)0)
+#define SEVERAL_STREAMS ((void *)(~(uintptr_t)0 - 1))
+
+/* Of no slot and no window. */
+extern const uint64_t never_ends;
+
+/* By the card's index in the limits; NULL: no launch has asked yet. Wiped by fork, never unmapped.
+ */
+extern struct launch_card *launch_cards;
+
+static inline void card_lock(struct launch_card *card)
+{
+	while (__atomic_exchange_n(&card->locked, 1, __ATOMIC_ACQUIRE) != 0)
+		sys_yield();
+}
+
+static inline void card_unlock(struct launch_card *card)
+{
+	__atomic_store_n(&card->locked, 0, __ATOMIC_RELEASE);
+}
+
+static inline struct throttle_account card_account(struct vgpu_usage_turn *turn)
+{
+	return (struct throttle_account){.balance_ns = &turn->balance_ns,
+					 .refilled_ns = &turn->refilled_ns,
+					 .stretch = &turn->stretch};
+}
+
+/* The card of the stream, which need not be the current context's; NULL: there is none. */
+struct launch_card *card_of(struct tenant *tenant, void *stream);
+
+/* Where the others see what we do; another place once the slot was lost. */
+struct vgpu_usage_device *card_published(const struct launch_card *card);
+
+/* Under the lock: predicted work that is under way, and when the queue will have run dry. */
+void card_publish_pending(const struct launch_card *card);
+void card_publish(const struct launch_card *card);
+
+/* Predicted work under way on the card, of all processes of the container. */
+uint64_t card_pending_of_container(const struct tenant *tenant, unsigned int index);
+
+#endif

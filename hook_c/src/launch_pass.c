@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch_pass.h"
+
+#include "launch_marks.h"
+#include "launch_policy.h"
+#include "launch_window.h"
+
+#define OPEN_WINDOW_NS 2000000 /* under way while another container may want the card back */
+#define UNKNOWN_WAITS 2500     /* of 20 us, for the first launch of a kernel to be measured */
+#define SHORT_SLEEP_NS 20000
+#define POLL_NS 50000
+#define LONG_NS UINT64_C(5000000) /* half of it left of a turn is enough for any kernel */
+#define EARLY_NS 500000           /* a turn is told of at most so long before it begins */
+#define GATE_NS 2000000           /* after which a thread in want says so again */
+
+enum verdict {
+	VERDICT_GO,
+	VERDICT_SLEEP,
+	VERDICT_GATE,
+	VERDICT_SPIN,
+};
+
+/* When the turn begins that has been given: the owner before us still has work on the card, and
+ * what we launched now would make the card change between the two. 0: it has begun. */
+static uint64_t begins_at(const struct launch_card *card, uint64_t now_ns)
+{
+	uint64_t from_ns =
+		card->gate_end == &never_ends
+			? 0
+			: __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+
+	return from_ns > now_ns && from_ns < now_ns + EARLY_NS ? from_ns : 0;
+}
+
+/* Whether most of a long kernel would lie beyond the turn: better a short turn than one that takes
+ * half of another. The first one of a turn goes whatever it takes, and so do those that another
+ * card may wait for. */
+static bool is_too_long(const struct launch_card *card, const struct throttle_class *class,
+			uint64_t start_ns, uint64_t end_ns)
+{
+	uint64_t most_ns = (class->cost_ns < LONG_NS ? class->cost_ns : LONG_NS) / 2;
+	uint64_t from_ns;
+
+	if (card->gate_end == &never_ends || card->window_end != &never_ends ||
+	    class->cost_ns < THROTTLE_LONG_NS)
+		return false;
+	from_ns = __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+	return from_ns != 0 && card->throttle.queue_end_ns > from_ns && end_ns - start_ns < most_ns;
+}
+
+/* Under the lock. */
+static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
+			  struct throttle_class *class, const struct policy *policy,
+			  uint64_t pending_ns, uint64_t now_ns, uint64_t *sleep_ns)
+{
+	uint64_t start_ns = throttle_start(&card->throttle, now_ns);
+	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
+
+	*sleep_ns = SHORT_SLEEP_NS;
+	if (class->is_out)
+		return VERDICT_SLEEP;
+	if (start_ns >= end_ns || is_too_long(card, class, start_ns, end_ns))
+		return VERDICT_GATE;
+	if (card->window_end != &never_ends) {
+		*sleep_ns = window_wait(card, tenant, pending_ns, end_ns != UINT64_MAX, start_ns,
+					now_ns);
+	} else if (policy->percent < 100)
+		*sleep_ns = throttle_wait_ns(&card->throttle, class, policy->percent,
+					     policy->batch_ns, pending_ns);
+	else
+		*sleep_ns = 0;
+	if (*sleep_ns != 0)
+		return VERDICT_SLEEP;
+	/* A mark that cannot be taken because all are: as good as too much under way. */
+	if ((end_ns == UINT64_MAX && start_ns - now_ns >= card->window_ns) ||
+	    card->mark[card->head % MARKS].state != MARK_FREE) {
+		*sleep_ns = card->window_ns / 4;
+		return VERDICT_SLEEP;
+	}
+	return VERDICT_GO;
+}
+
+/* Our own queue running dry is what the arbiter waits for: looked at every 50 us until it is. */
+static void wait_at_gate(struct launch_card *card, uint32_t seen)
+{
+	uint64_t now_ns = clock_ns();
+	bool is_dry = __atomic_load_n(&card->mark[card->tail % MARKS].state, __ATOMIC_RELAXED) ==
+		      MARK_FREE;
+
+	if (now_ns - __atomic_load_n(&card->wanted_ns, __ATOMIC_RELAXED) >= GATE_NS ||
+	    card->wanted_ns == 0 || seen != __atomic_load_n(&card->wanted_gate, __ATOMIC_RELAXED)) {
+		__atomic_store_n(&card->wanted_ns, now_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&card->wanted_gate, seen, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&card->turn->want, 1, __ATOMIC_RELEASE);
+		clock_wake(&card->turn->want);
+	}
+	clock_wait(&card->limits->gate, seen, is_dry ? GATE_NS : POLL_NS);
+}
+
+struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tenant, uint64_t key,
+				   bool *has_waited)
+{
+	for (unsigned int unknown = 0;;) {
+		marks_harvest_all(tenant);
+		region_tend(&tenant->region, false);
+
+		uint32_t seen = card->limits == NULL
+					? 0
+					: __atomic_load_n(&card->limits->gate, __ATOMIC_ACQUIRE);
+		uint64_t now_ns = clock_ns();
+		struct policy policy = policy_of(tenant, card->index, now_ns);
+		uint32_t seen_window = __atomic_load_n(window_word(tenant), __ATOMIC_ACQUIRE);
+		uint64_t sleep_ns;
+
+		card_lock(card);
+		card->gate_end = policy.is_gated ? &card->limits->grant_until_ns : &never_ends;
+		card->window_ns = policy.is_gated ? OPEN_WINDOW_NS : WINDOW_NS;
+		card->window_end =
+			policy_is_joint(tenant) && (policy.percent < 100 || policy.is_gated)
+				? &tenant->region.usage->turn[0].window_end_ns
+				: &never_ends;
+		card_publish_pending(card);
+		card->throttle.may_wait = card->window_end != &never_ends;
+
+		uint64_t pending_ns = card_pending_of_container(tenant, card->index);
+
+		throttle_refill(&card->throttle.account, policy.percent, policy.horizon_ns,
+				pending_ns, now_ns);
+
+		struct throttle_class *class = throttle_class(&card->throttle, key);
+
+		if (class->is_out && ++unknown > UNKNOWN_WAITS)
+			class->is_out = 0; /* another thread's launch may be what it waits for */
+
+		uint64_t begin_ns = begins_at(card, now_ns);
+		enum verdict verdict =
+			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
+
+		if (verdict == VERDICT_GO && begin_ns != 0)
+			verdict = VERDICT_SPIN;
+		if (verdict == VERDICT_GO) {
+			card->wanted_ns = 0;
+			return class;
+		}
+		bool is_windowed = card->window_end != &never_ends;
+
+		card_unlock(card);
+		marks_set(card, NO_STREAM, 0);
+		*has_waited |= verdict == VERDICT_GATE;
+		if (verdict == VERDICT_GATE)
+			wait_at_gate(card, seen);
+		else if (verdict == VERDICT_SPIN)
+			clock_spin(begin_ns);
+		else if (is_windowed)
+			clock_wait(window_word(tenant), seen_window, sleep_ns);
+		else
+			clock_sleep(sleep_ns);
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What happens to contexts and streams that marks stand in: they are destroyed, or captured. */
+#include "launch_streams.h"
+
+#include "hook_launch.h"
+#include "launch_marks.h"
+
+#define LEAVE_WAITS 250 /* of 20 us and the sleep's own length */
+#define SHORT_SLEEP_NS 20000
+
+uint32_t stream_captures;
+
+bool stream_is_captured(void *stream)
+{
+	int status = 0;
+
+	return __atomic_load_n(&stream_captures, __ATOMIC_RELAXED) != 0 &&
+	       driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
+}
+
+bool stream_is_untouchable(void *stream)
+{
+	return __atomic_load_n(&stream_captures, __ATOMIC_RELAXED) != 0 &&
+	       ((uintptr_t)stream < STREAM_PER_THREAD || stream_is_captured(stream));
+}
+
+void gate_forget_context(uint64_t context)
+{
+	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+
+	for (unsigned int i = 0; cards != NULL && i < VGPU_MAX_DEVICES; i++) {
+		struct launch_card *card = &cards[i];
+		bool is_open;
+
+		card_lock(card);
+		is_open = card->context == context;
+		for (unsigned int j = 0; j < LINES; j++)
+			if (card->line[j].context == context)
+				card->line[j] = (struct line){0};
+		for (unsigned int j = 0; j < MARKS; j++)
+			if (card->mark[j].context == context) {
+				card->mark[j].context = 0; /* nor may it have a new line */
+				card->mark[j].count = 0;
+			}
+		if (is_open) {
+			card->context = 0;
+			card->stream_count = 0;
+		}
+		card_unlock(card);
+		/* Its work ends with it: found out now, or the time until the next launch counts.
+		 */
+		if (is_open)
+			marks_set(card, NO_STREAM, 0);
+		marks_harvest(card);
+	}
+}
+
+/* From here on nothing of ours touches the stream: marks in it are made now, and those that other
+ * threads are making are waited for, a little. */
+static void leave_stream(void *stream)
+{
+	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+
+	for (unsigned int i = 0; cards != NULL && i < VGPU_MAX_DEVICES; i++) {
+		struct launch_card *card = &cards[i];
+		bool is_in = false;
+
+		card_lock(card);
+		for (unsigned int j = 0; j < card->stream_count; j++)
+			is_in |= card->stream[j] == stream;
+		if (card->only_stream == stream)
+			card->only_stream = SEVERAL_STREAMS; /* its handle may be given anew */
+		card_unlock(card);
+		if (is_in)
+			marks_set(card, NO_STREAM, 0);
+		for (unsigned int waits = 0;
+		     waits < LEAVE_WAITS && __atomic_load_n(&card->touching, __ATOMIC_ACQUIRE) != 0;
+		     waits++)
+			clock_sleep(SHORT_SLEEP_NS);
+	}
+}
+
+int stream_destroy_begin(void *stream)
+{
+	leave_stream(stream);
+	streams_forget(stream);
+	return CUDA_SUCCESS;
+}
+
+int capture_begin_begin(void *stream, bool is_thread)
+{
+	__atomic_add_fetch(&stream_captures, 1, __ATOMIC_ACQ_REL);
+	leave_stream(stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
+	return CUDA_SUCCESS;
+}
+
+static void uncount_capture(void)
+{
+	uint32_t count = __atomic_load_n(&stream_captures, __ATOMIC_RELAXED);
+
+	while (count != 0 &&
+	       !__atomic_compare_exchange_n(&stream_captures, &count, count - 1, false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
+int capture_begin_end(int status)
+{
+	if (status != CUDA_SUCCESS)
+		uncount_capture();
+	return status;
+}
+
+/* Too many counted costs a question at every launch; too few would spoil a capture. */
+int capture_end_end(int status)
+{
+	if (status == CUDA_SUCCESS || status == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+		uncount_capture();
+	return status;
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Streams that are being captured. */
+#ifndef VGPU_LAUNCH_STREAMS_H
+#define VGPU_LAUNCH_STREAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+extern uint32_t stream_captures; /* that have begun and not ended */
+
+bool stream_is_captured(void *stream);
+
+/* The default stream of old waits for every other, so that to touch it spoils their captures. */
+bool stream_is_untouchable(void *stream);
+
+#endif
