@@ -138,7 +138,7 @@ def test_what_the_driver_takes_past_the_limit_is_undone(
 def test_scattered_pieces_do_not_bring_the_card_above_the_limit(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    """Of what is free between pieces nothing may be of use: 14.8 GiB of 6 on an H200, without this."""
+    """What is free between pieces may be of no use: 14.8 GiB of 6 on an H200, without this."""
     small = [allocate(tenant, 16 * MIB) for _ in range(64)]
     assert container.used() == gpu.used_bytes() == GIB
     for address in small[::2]:
@@ -203,7 +203,7 @@ def test_a_wait_gives_back_what_is_kept_beyond_the_threshold(
 def test_memory_that_another_stream_still_uses_makes_no_room(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    """The card is never above the limit, and a call that fits when the stream is done is granted."""
+    """The card is never above the limit; what fits when the stream is done is granted."""
     streams = []
     for _ in range(2):
         code, stream = tenant.do("out", "cuStreamCreate", 1)
