@@ -79,9 +79,10 @@ enum tenant_state {
 };
 
 struct tenant {
-	uint32_t stage; /* tenant.c */
+	uint32_t stage;       /* tenant.c */
+	uint32_t contexts;    /* living ones of this process */
+	struct region region; /* every launch reads its slot */
 	struct limits limits;
-	struct region region;
 	struct quota quota;
 	struct table table;
 	struct reason reason;
@@ -92,7 +93,6 @@ struct tenant {
 	uint32_t giving; /* calls of the driver under way that may make pools smaller */
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
 	uint32_t local_locked;                            /* never over a call of the driver */
-	uint32_t contexts;                                /* living ones of this process */
 	struct tenant_local local[TENANT_MAX_LOCALS];
 	uint32_t freed_count;
 	struct tenant_freed freed[TENANT_MAX_FREED];

@@ -7,7 +7,7 @@
 #define MIN_SAMPLES 4 /* the least of so many: the first launch of a kernel loads its module */
 #define SOON 4        /* launches, until what has changed is measured again */
 #define SAMPLE_OFTEN 64
-#define SAMPLE_SELDOM 256
+#define SAMPLE_SELDOM 512
 #define OFTEN_UNTIL 512
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
@@ -31,9 +31,9 @@ static uint64_t less(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
+struct throttle_class *throttle_search(struct throttle *throttle, uint64_t key)
 {
-	size_t place = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+	size_t place = throttle_place(key);
 	struct throttle_class *oldest = &throttle->class[place];
 
 	for (size_t i = 0; i < PROBES; i++) {
@@ -51,8 +51,6 @@ struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
 	*oldest = (struct throttle_class){.key = key};
 	return oldest;
 }
-
-_Static_assert(THROTTLE_CLASSES == 1 << (64 - 54), "the place of a key takes ten bits");
 
 bool throttle_must_sample(const struct throttle_class *class)
 {
@@ -159,7 +157,9 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	else
 		class->cost_ns = (3 * class->cost_ns + sample) / 4;
 	if (sample > 2 * class->cost_ns)
-		class->until_sample = least(class->until_sample, SOON);
+		class->until_sample = (uint32_t)least(class->until_sample, SOON);
+	else if (class->launches >= OFTEN_UNTIL && interval->starts == 0)
+		class->until_sample = SAMPLE_SELDOM; /* as good as one */
 	class->samples += class->samples < MIN_SAMPLES;
 }
 

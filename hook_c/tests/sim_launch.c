@@ -39,9 +39,7 @@ struct program {
 	bool is_synchronous;
 	bool is_varied;  /* one function of 10 us to 3 ms */
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
-	uint32_t free_seq;
-	const uint32_t *seq;
-	struct launch_card *cards;
+	struct launch_words words;
 	uint64_t launches;
 	struct tenant tenant;
 };
@@ -186,13 +184,9 @@ static void switched(unsigned int number)
 {
 	static unsigned int before;
 
-	program[before].cards = launch_cards;
-	program[before].seq = launch_seq;
-	program[before].free_seq = launch_free_seq;
+	program[before].words = launch_words;
 	before = number;
-	launch_cards = program[number].cards;
-	launch_seq = program[number].seq;
-	launch_free_seq = program[number].free_seq;
+	launch_words = program[number].words;
 }
 
 static uint64_t duration_of(struct program *own)
@@ -345,14 +339,13 @@ static void begin(void)
 	usage = calloc(CONTAINERS, sizeof(*usage));
 	memset(&slots, 0, sizeof(slots));
 	for (unsigned int i = 0; i < programs; i++)
-		if (program[i].cards != NULL)
-			sys_unmap(program[i].cards, sizeof(struct launch_card) * VGPU_MAX_DEVICES);
+		if (program[i].words.cards != NULL)
+			sys_unmap(program[i].words.cards,
+				  sizeof(struct launch_card) * VGPU_MAX_DEVICES);
 	memset(program, 0, sizeof(program));
 	memset(first_card, 0, sizeof(first_card));
 	memset(want, 0, sizeof(want));
-	launch_cards = NULL;
-	launch_seq = &not_free;
-	launch_free_seq = 0;
+	launch_words = (struct launch_words){.seq = &not_free};
 	programs = 0;
 	driver = (struct driver){.cuCtxGetDevice = current_device,
 				 .cuEventCreate = event_create,
@@ -391,7 +384,7 @@ static unsigned int start(struct program what, uint64_t start_ns)
 	unsigned int slot = usage[what.container].slots_high++;
 
 	*own = what;
-	own->seq = &not_free;
+	own->words.seq = &not_free;
 	own->tenant.limits.file = &limits[what.container];
 	own->tenant.limits.count = limits[what.container].ndev;
 	own->tenant.contexts = what.is_on_both ? 2 : 1;
@@ -637,7 +630,7 @@ static void test_no_limit_is_free(void)
 
 	CHECK(is_near("100 %", alone(what, 100), bare(what.kernel_ns), 0.1));
 	CHECK(usage[0].slot[0].dev[0].busy_ns == 0);
-	CHECK(program[0].free_seq == limits[0].seq);
+	CHECK(program[0].words.free_seq == limits[0].seq);
 }
 
 static void test_processes_of_a_container_share_its_balance(void)
