@@ -63,7 +63,7 @@ HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) $(addprefix hook_c/src
 $(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) $(HOOK_HEADERS) \
 		hook_c/tests/check.h hook_c/tests/sim.h hook_c/arbiter/slots.h
 	@mkdir -p $(@D)
-	$(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -Ihook_c/arbiter -o $@ $(HOOK_SIM) $(SANITIZE)
+	$(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -Ihook_c/arbiter -o $@ $(HOOK_SIM) $(SANITIZE) -lm
 
 C_TESTS += $(BUILD)/tests/hook_c/sim_launch
 

@@ -299,10 +299,10 @@ class Cluster:
             if record.ending and (not left or (record.gone and left <= told)):
                 self._finish(record)
                 pods.add(uid)
-        inputs.reported_ns = now_ns
-        if inputs.report == report and not pods:
+        same = inputs.report == report
+        inputs.report, inputs.reported_ns = report, now_ns
+        if same and not pods:
             return Deltas()  # a sign of life, as most reports are
-        inputs.report = report
         return self._settle((self._reclaim(name) | {name}, pods), now_ns)
 
     def forget_reports(self) -> None:

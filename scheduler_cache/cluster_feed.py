@@ -63,6 +63,10 @@ class Waiting:
                 if not self._by_key[key]:
                     del self._by_key[key]
 
+    def at(self, node_name: str) -> int:
+        """Return how many calls wait about a node."""
+        return len(self._by_key.get(("node", node_name), ()))
+
     def wake(self, deltas: Deltas) -> None:
         """Set the events of everybody whom `deltas` may concern."""
         keys = [("pod", uid) for uid in deltas.pods] + [("node", name) for name in deltas.nodes]

@@ -28,6 +28,7 @@ from scheduler_cache.errors import (
     NotSyncedError,
     NotYetError,
     SchedulerCacheError,
+    TooOftenError,
     WrongNodeError,
 )
 from scheduler_cache.identity import Identity
@@ -40,6 +41,8 @@ Who = Callable[[Context], Awaitable[Identity]]
 
 # The answer must be there before the caller gives up.
 _MARGIN_SECONDS: Final = 0.05
+# Calls of one node that wait at a time: more than it creates containers, and soon looked through.
+_MOST_WAITING: Final = 512
 # For a call without a deadline. Source: docs/contract.md §5, the agent's whole lookup.
 _LONGEST_SECONDS: Final = 8.0
 
@@ -60,7 +63,6 @@ class ClusterService(SchedulerCacheServicer):
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`check_leading` raises NotLeaderError; `reported` hears of every report taken."""
-        self._pace = Pace()
         self._cluster = cluster
         self._feed = feed
         self._watchers = watchers
@@ -69,6 +71,8 @@ class ClusterService(SchedulerCacheServicer):
         self._check_leading = check_leading
         self._reported = reported
         self._now_ns = now_ns
+        self._reports = Pace()
+        self._questions = Pace()
 
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveResponse:
         """Return the allocation of a container that the caller's node is about to start."""
@@ -105,7 +109,7 @@ class ClusterService(SchedulerCacheServicer):
             self._check_leading()
             if not request.node_name:
                 request.node_name = node_name
-            async with self._pace.turn(f"node {node_name}"):
+            async with self._reports.turn(f"node {node_name}"):
                 report = wire.report_of(request)
                 self._feed.publish(self._cluster.apply_report(report, self._now_ns()))
                 self._reported(report)
@@ -116,29 +120,31 @@ class ClusterService(SchedulerCacheServicer):
     ) -> pb.ListAllocationsResponse:
         """List what one node holds, or all."""
         async with self._call("ListAllocations", context):
-            names = await self._visible(request.node_name, context)
-            return pb.ListAllocationsResponse(
-                claims=[
-                    claim
-                    for name in names
-                    if (view := self._cluster.view(name)) is not None
-                    for claim in cluster_wire.claim_messages(view)
-                ]
-            )
+            identity = await self._who(context)
+            async with self._turn(identity):
+                return pb.ListAllocationsResponse(
+                    claims=[
+                        claim
+                        for name in self._visible(request.node_name, identity)
+                        if (view := self._cluster.view(name)) is not None
+                        for claim in cluster_wire.claim_messages(view)
+                    ]
+                )
 
     async def ListNodes(
         self, request: pb.ListNodesRequest, context: Context
     ) -> pb.ListNodesResponse:
         """List one node's cards, or all."""
         async with self._call("ListNodes", context):
-            names = await self._visible(request.node_name, context)
-            nodes = []
-            for name in names:
-                view, report = self._cluster.view(name), self._cluster.reported(name)
-                if view is not None and (view.inventory.cards or request.node_name):
-                    ready = report is not None and report.node.ready
-                    nodes.append(cluster_wire.node_message(view, ready=ready))
-            return pb.ListNodesResponse(nodes=nodes)
+            identity = await self._who(context)
+            async with self._turn(identity):
+                nodes = []
+                for name in self._visible(request.node_name, identity):
+                    view, report = self._cluster.view(name), self._cluster.reported(name)
+                    if view is not None and (view.inventory.cards or request.node_name):
+                        ready = report is not None and report.node.ready
+                        nodes.append(cluster_wire.node_message(view, ready=ready))
+                return pb.ListNodesResponse(nodes=nodes)
 
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:
         """Say in words what is and why."""
@@ -147,17 +153,18 @@ class ClusterService(SchedulerCacheServicer):
             self._feed.check_synced()
             explainer = ClusterExplainer(self._cluster, identity.sees)
             subject = request.WhichOneof("subject")
-            if subject == "card_uuid":
-                lines = explainer.card(request.card_uuid)
-            elif subject == "allocation_id":
-                lines = explainer.allocation(request.allocation_id)
-            elif subject == "pod":
-                lines = explainer.pod(request.pod.uid, request.pod.namespace, request.pod.name)
-            elif subject == "node_name":
-                lines = explainer.node(request.node_name)
-            else:
-                raise InvalidRequestError("name a card, an allocation, a pod or a node")
-            return pb.ExplainResponse(lines=lines)
+            async with self._turn(identity):
+                if subject == "card_uuid":
+                    lines = explainer.card(request.card_uuid)
+                elif subject == "allocation_id":
+                    lines = explainer.allocation(request.allocation_id)
+                elif subject == "pod":
+                    lines = explainer.pod(request.pod.uid, request.pod.namespace, request.pod.name)
+                elif subject == "node_name":
+                    lines = explainer.node(request.node_name)
+                else:
+                    raise InvalidRequestError("name a card, an allocation, a pod or a node")
+                return pb.ExplainResponse(lines=lines)
 
     async def _resolve(
         self, request: pb.ResolveRequest, node_name: str, context: Context
@@ -175,6 +182,8 @@ class ClusterService(SchedulerCacheServicer):
         except NotYetError:
             pass
         uid = identity.uid if identity else ""
+        if self._feed.waiting.at(node_name) >= _MOST_WAITING:
+            raise TooOftenError(f"{_MOST_WAITING} calls of node {node_name} wait already; retry")
         with self._feed.waiting.on(uid, node_name) as changed:
             while True:
                 changed.clear()
@@ -190,9 +199,17 @@ class ClusterService(SchedulerCacheServicer):
                 except TimeoutError:
                     continue
 
-    async def _visible(self, node_name: str, context: Context) -> list[str]:
+    @asynccontextmanager
+    async def _turn(self, identity: Identity) -> AsyncIterator[None]:
+        """Answer what takes long; a node gets a small part of our time. Raises TooOftenError."""
+        if identity.reads_all:
+            yield
+        else:
+            async with self._questions.turn(identity.name):
+                yield
+
+    def _visible(self, node_name: str, identity: Identity) -> list[str]:
         """Return the nodes that were asked for and may be seen, or raise."""
-        identity = await self._who(context)
         self._feed.check_synced()
         if not node_name:
             return self._cluster.node_names if identity.reads_all else [identity.node]

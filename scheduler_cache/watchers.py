@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from scheduler_cache.cache import Cache, Changes
 from scheduler_cache.errors import NotSyncedError
 from scheduler_cache.model import Allocation
+
+# A node has one; one more that has lost its other end, or two, until that is noticed.
+_MOST_STREAMS: Final = 4
 
 Event = Allocation | str
 """An allocation that is new or changed, or the id of one that is gone."""
@@ -52,22 +56,30 @@ class Watchers:
 
     def __init__(self, queue_length: int) -> None:
         self._queue_length = queue_length
-        self._by_node: dict[str, set[Subscription]] = {}
+        self._by_node: dict[str, dict[Subscription, None]] = {}
         self._closed = ""
 
     @contextmanager
     def subscribed(self, node_name: str) -> Iterator[Subscription]:
-        """Give every change of the node, from now on, until the block is left."""
+        """Give every change of the node, from now on, until the block is left.
+
+        A few streams are open for a node at most: one more ends the oldest.
+        """
         subscription = Subscription(self._queue_length)
         if self._closed:
             subscription.end(self._closed)
-        self._by_node.setdefault(node_name, set()).add(subscription)
+        streams = self._by_node.setdefault(node_name, {})
+        if len(streams) >= _MOST_STREAMS:
+            oldest = next(iter(streams))
+            oldest.end(f"{_MOST_STREAMS} newer streams of this node are open")
+            del streams[oldest]
+        streams[subscription] = None
         try:
             yield subscription
         finally:
-            self._by_node[node_name].discard(subscription)
-            if not self._by_node[node_name]:
-                del self._by_node[node_name]
+            streams.pop(subscription, None)
+            if not streams:
+                self._by_node.pop(node_name, None)
 
     def close(self, reason: str) -> None:
         """End all streams, and all that are opened later."""

@@ -58,6 +58,11 @@ def _workload(
         bare = bare_program.run(BARE_SECONDS)
         slices.runs[name, None] = bare
         _row(limited, name, None, bare, bare, bare.share)
+        if bare.found.get("ends_apart"):
+            limited.notes.append(
+                f"{name}: the blocks of a kernel end {100 * bare.found['ends_apart']:.2f} % of its"
+                " time apart."
+            )
         if WORKLOADS[name].torch:
             untraced = bare_program.run(BARE_SECONDS, traced=False)
             limited.notes.append(

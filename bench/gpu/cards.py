@@ -30,10 +30,10 @@ def table_ranks(slices: Slices, count: int) -> Table:
         f"{count} cards, a process a card, NCCL, {SECONDS:g} s",
         ("workload", "limit %", "rank", "busy %", "rounds a second", "% of bare", "trace costs %"),
     )
-    bare = _ranks(BARE, count)
+    bare = run_ranks(BARE, count)
     with slices.container(count, alone=True) as container:
         container.limit(targets.RANKS_LIMIT)
-        limited = _ranks(container.place, count)
+        limited = run_ranks(container.place, count)
     least = 100 * targets.RANKS_SHARE
     for workload in WORKLOADS:
         for limit, runs in ((None, bare), (targets.RANKS_LIMIT, limited)):
@@ -64,7 +64,7 @@ def table_ranks(slices: Slices, count: int) -> Table:
     return table
 
 
-def _ranks(place: Place, count: int) -> dict[str, list[Run]]:
+def run_ranks(place: Place, count: int) -> dict[str, list[Run]]:
     """Run one process a card; by workload, what each did. One that fails ends all."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -76,8 +76,7 @@ def _ranks(place: Place, count: int) -> dict[str, list[Run]]:
         logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
         for rank, log in enumerate(logs):
             words = [*argv, str(rank), str(port), str(SECONDS)]
-            process = place.start(words, stderr=log.fileno())
-            stack.callback(process.wait)
+            process = stack.enter_context(place.start(words, stderr=log.fileno()))
             stack.callback(process.kill)
             processes.append(process)
         _wait(processes, logs)

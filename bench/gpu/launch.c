@@ -119,16 +119,27 @@ static double mean_ns(const struct samples *sorted, double from, double to)
 	return ns_per_cycle * sum / (double)(past - first);
 }
 
-/* `middle` is the mean without the lowest and the highest tenth: the typical call where the clock
- * ticks in steps of some ns (10 on one machine), by which a median jumps. */
+/* The part of the samples that are the median, within one cycle. */
+static double share_at_median(const struct samples *sorted)
+{
+	uint32_t median = sorted->cycles[sorted->count / 2];
+	size_t ties = 0;
+
+	for (size_t i = 0; i < sorted->count; i++)
+		ties += sorted->cycles[i] <= median + 1 && sorted->cycles[i] + 1 >= median;
+	return (double)ties / (double)sorted->count;
+}
+
+/* `middle` is the mean without the lowest and the highest tenth. It stands for the median where the
+ * clock ticks in steps of some ns (10 on one machine), by which a median jumps: `at_p50` tells. */
 static void print(const char *name, struct samples *samples)
 {
 	qsort(samples->cycles, samples->count, sizeof(*samples->cycles), by_size);
 	printf("\"%s\": {\"p50\": %.2f, \"middle\": %.2f, \"mean\": %.2f, \"p90\": %.2f, "
-	       "\"p99\": %.2f, \"p999\": %.2f, \"max\": %.0f}",
+	       "\"p99\": %.2f, \"p999\": %.2f, \"max\": %.0f, \"at_p50\": %.3f}",
 	       name, quantile_ns(samples, 0.5), mean_ns(samples, 0.1, 0.9), mean_ns(samples, 0, 1),
 	       quantile_ns(samples, 0.9), quantile_ns(samples, 0.99), quantile_ns(samples, 0.999),
-	       quantile_ns(samples, 1));
+	       quantile_ns(samples, 1), share_at_median(samples));
 }
 
 static void stay_on_a_processor(void)

@@ -14,6 +14,7 @@ PROGRAM = BUILD / "bench" / "launch"
 TARGETS = {100: {"p50": 5.0}, 99: {"p50": 35.0, "mean": 75.0, "p99": 1500.0}}
 # What is launched → ns of its kernel, turns of 5000 calls each way.
 KERNELS = {"empty": (0, 40), "20 us": (20_000, 20)}
+COARSE = 0.4
 FIGURES = ("p50", "middle", "mean", "p99")
 
 
@@ -44,10 +45,10 @@ def table_launch(slices: Slices) -> Table:
                 print("  ", limit, kernel, figure, *(f"{ns:.1f}" for ns in whole), flush=True)
             table.raw[f"{limit}, {kernel}"] = found
             for figure, most in most_ns.items():
-                # Where the clock ticks in steps, a median of few of them is told by the middle.
-                measured = hook_ns["middle" if figure == "p50" else figure]
+                told = "middle" if figure == "p50" and _in_steps(found) else figure
+                measured = hook_ns[told]
                 table.check(
-                    f"launch of {kernel} under {limit} %: {figure} in the hook",
+                    f"launch of {kernel} under {limit} %: {told} in the hook",
                     f"<= {most:g} ns",
                     f"{measured:.1f} ns",
                     holds=measured <= most,
@@ -56,5 +57,14 @@ def table_launch(slices: Slices) -> Table:
 
 
 def _in_the_hook(found: dict[str, Any], figure: str) -> float:
-    """Return what a call through the hook has beside the driver; less what measuring has."""
-    return float(found["hook"]["beside"][figure] - found["direct"]["beside"]["middle"])
+    """Return what a call has beside the driver through the hook, less what a direct one has.
+
+    That is what measuring costs, the same each time; so p99 is not less a p99.
+    """
+    measuring = found["direct"]["beside"]["p50" if figure == "p99" else figure]
+    return float(found["hook"]["beside"][figure] - measuring)
+
+
+def _in_steps(found: dict[str, Any]) -> bool:
+    """Whether the processor's clock is too coarse for a median."""
+    return float(found["direct"]["beside"]["at_p50"]) > COARSE

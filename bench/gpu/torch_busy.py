@@ -25,7 +25,7 @@ PRODUCTS_AHEAD = 4
 WARM_UP_SECONDS = 0.5
 # Two layers of the width of a model of 70 billion parameters, as one of 40 cards would have them.
 WIDTH, HEADS, INNER, WORDS, LAYERS = 8192, 64, 28672, 32000, 2
-BATCH, CONTEXT = 4, 1024
+BATCH, CONTEXT = 4, 8192
 
 
 def products(torch: Any) -> Step:  # noqa: ANN401  a module without types

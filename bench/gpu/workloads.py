@@ -71,6 +71,7 @@ class Program:
 
     def __init__(self, place: Place, workload: Workload) -> None:
         self.workload = workload
+        self._seconds = 0.0
         self._process = place.start(workload.argv)
 
     def wait_until_ready(self) -> None:
@@ -153,7 +154,7 @@ class Run:
     def first_block_share(self) -> float | None:
         """As `share`, by the stamps of each kernel's first block alone: as earlier runs had it."""
         share = self.found.get("first_block_share")
-        return None if share is None else 100 * float(share)
+        return 100 * float(share) if share is not None and self.found["stamps"] else None
 
     def between(self, begin_s: float, end_s: float) -> float:
         """Return the share in a part of the run."""

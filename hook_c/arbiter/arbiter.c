@@ -91,6 +91,7 @@ static void hear(struct vgpu_arbiter *arbiter, unsigned int number, uint64_t now
 
 	if (!read_exactly(container->usage_fd, usage, head, 0))
 		return;
+	tenant->is_punctual = usage->header.minor >= 3;
 	for (uint32_t card = 0; card < container->count; card++)
 		if (usage->turn[card].want != container->want[card]) {
 			container->want[card] = usage->turn[card].want;
@@ -129,6 +130,7 @@ static void tell(struct vgpu_arbiter *arbiter, unsigned int number)
 	for (uint32_t card = 0; card < container->count; card++) {
 		struct vgpu_limits_device *dev = &container->limits->dev[card];
 
+		__atomic_store_n(&dev->grant_from_ns, tenant->grant_from_ns, __ATOMIC_RELAXED);
 		__atomic_store_n(&dev->grant_until_ns, tenant->grant_until_ns, __ATOMIC_RELEASE);
 		__atomic_add_fetch(&dev->gate, 1, __ATOMIC_RELEASE);
 		if (tenant->grant_until_ns != 0)

@@ -70,6 +70,47 @@ static bool is_active(const struct slots_tenant *tenant, uint64_t now_ns)
 	return now_ns < tenant->queue_end_ns + SLOTS_IDLE_NS;
 }
 
+/* The virtual time that a tenant's turn takes: each of those who compete with it has one in a
+ * round. Few long turns cost fewer changes of contexts than many short ones. */
+static uint64_t turn_of(const struct slots *slots, const struct slots_tenant *tenant,
+			uint64_t now_ns)
+{
+	uint64_t weights = 0;
+	uint64_t round_ns = 0;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *other = &slots->tenant[i];
+
+		if (!other->is_used || (other->cards & tenant->cards) == 0 ||
+		    (other != tenant && !other->is_owner && !wants(other, now_ns)))
+			continue;
+		weights += other->weight;
+		round_ns += SLOTS_TURN_NS;
+	}
+	return most(least(round_ns, SLOTS_ROUND_NS) * 100 / weights,
+		    SLOTS_QUANTUM_NS * 100 / tenant->weight);
+}
+
+/* When the turn of the owners ends: also before its time, when all of them say that they wait for
+ * another one. */
+static uint64_t turn_end(const struct slots *slots, const struct slots_group *group,
+			 uint64_t now_ns)
+{
+	uint64_t end_ns = 0;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group) || !tenant->is_owner)
+			continue;
+		if (!wants(tenant, now_ns) || tenant->is_syncing ||
+		    tenant->queue_end_ns <= tenant->granted_ns)
+			return group->slot_end_ns;
+		end_ns = most(end_ns, tenant->queue_end_ns);
+	}
+	return least(end_ns, group->slot_end_ns);
+}
+
 /* Owners pay for the time until now, also for what they take beyond their turn. */
 static void settle(struct slots *slots, struct slots_group *group, uint64_t now_ns)
 {
@@ -82,7 +123,7 @@ static void settle(struct slots *slots, struct slots_group *group, uint64_t now_
 
 		if (!is_in(tenant, group))
 			continue;
-		most_behind = most(most_behind, 2 * SLOTS_QUANTUM_NS * 100 / tenant->weight);
+		most_behind = most(most_behind, 2 * turn_of(slots, tenant, now_ns));
 		if (!tenant->is_owner || now_ns <= tenant->charged_ns)
 			continue;
 		most_in_turn = most(most_in_turn,
@@ -131,6 +172,24 @@ static bool is_candidate(const struct slots_group *group, const struct slots_ten
 	       !is_far_ahead(group, tenant, now_ns);
 }
 
+/* What an owner has left of its turn; 0: nothing worth an extension. */
+static uint64_t left_of(const struct slots *slots, const struct slots_tenant *tenant,
+			uint64_t now_ns)
+{
+	uint64_t had = less(tenant->virtual_ns, tenant->turn_virtual_ns);
+	uint64_t left_ns = less(turn_of(slots, tenant, now_ns), had) * tenant->weight / 100;
+
+	return tenant->is_owner && left_ns > SLOTS_LEAST_NS ? left_ns : 0;
+}
+
+/* By what the tenants' order is decided. Who has the cards keeps them to the end of its turn,
+ * unless somebody comes who was due before that began. */
+static uint64_t due_of(const struct slots *slots, const struct slots_tenant *tenant,
+		       uint64_t now_ns)
+{
+	return left_of(slots, tenant, now_ns) != 0 ? tenant->turn_virtual_ns : tenant->virtual_ns;
+}
+
 /* The candidate that is due first and needs none of the cards. */
 static struct slots_tenant *next_of(struct slots *slots, const struct slots_group *group,
 				    uint64_t taken, uint64_t now_ns)
@@ -142,7 +201,7 @@ static struct slots_tenant *next_of(struct slots *slots, const struct slots_grou
 
 		if (is_in(tenant, group) && (tenant->cards & taken) == 0 &&
 		    is_candidate(group, tenant, now_ns) &&
-		    (next == NULL || tenant->virtual_ns < next->virtual_ns))
+		    (next == NULL || due_of(slots, tenant, now_ns) < due_of(slots, next, now_ns)))
 			next = tenant;
 	}
 	return next;
@@ -153,12 +212,11 @@ static void catch_up(struct slots *slots, const struct slots_group *group, uint6
 {
 	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
 		struct slots_tenant *tenant = &slots->tenant[i];
-		uint64_t saved =
-			tenant->weight == 0 ? 0 : 2 * SLOTS_QUANTUM_NS * 100 / tenant->weight;
 
 		if (is_in(tenant, group) && !tenant->is_owner && wants(tenant, now_ns))
 			tenant->virtual_ns =
-				most(tenant->virtual_ns, less(group->virtual_ns, saved));
+				most(tenant->virtual_ns,
+				     less(group->virtual_ns, 2 * turn_of(slots, tenant, now_ns)));
 	}
 }
 
@@ -182,10 +240,34 @@ static bool choose(struct slots *slots, const struct slots_group *group, uint64_
 	return is_same;
 }
 
-static void grant(struct slots *slots, struct slots_group *group, const bool chosen[SLOTS_TENANTS],
-		  uint64_t now_ns)
+/* How long the cards are given away for: what is left of the turns, in equal parts. */
+static uint64_t slot_of(const struct slots *slots, const struct slots_group *group,
+			const bool chosen[SLOTS_TENANTS], uint64_t now_ns)
 {
-	group->slot_end_ns = now_ns + SLOTS_QUANTUM_NS;
+	uint64_t slot_ns = EVER;
+
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		const struct slots_tenant *tenant = &slots->tenant[i];
+
+		if (!is_in(tenant, group) || !chosen[i])
+			continue;
+
+		uint64_t left_ns = left_of(slots, tenant, now_ns);
+		uint64_t parts;
+
+		if (left_ns == 0)
+			left_ns = turn_of(slots, tenant, now_ns) * tenant->weight / 100;
+		parts = (left_ns + SLOTS_QUANTUM_NS / 2) / SLOTS_QUANTUM_NS;
+		slot_ns = least(slot_ns, left_ns / most(parts, 1));
+	}
+	return slot_ns == EVER ? SLOTS_QUANTUM_NS : slot_ns;
+}
+
+static void grant(struct slots *slots, struct slots_group *group, const bool chosen[SLOTS_TENANTS],
+		  uint64_t now_ns, uint64_t from_ns)
+{
+	settle(slots, group, from_ns);
+	group->slot_end_ns = from_ns + slot_of(slots, group, chosen, now_ns);
 	group->drain_ns = 0;
 	group->is_open = false;
 	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
@@ -194,8 +276,10 @@ static void grant(struct slots *slots, struct slots_group *group, const bool cho
 		if (!is_in(tenant, group))
 			continue;
 		if (chosen[i]) {
+			if (left_of(slots, tenant, now_ns) == 0)
+				tenant->turn_virtual_ns = tenant->virtual_ns;
 			if (!tenant->is_owner)
-				tenant->charged_ns = now_ns;
+				tenant->charged_ns = tenant->grant_from_ns = from_ns;
 			tenant->granted_ns = now_ns;
 			tenant->turns++;
 		}
@@ -203,6 +287,15 @@ static void grant(struct slots *slots, struct slots_group *group, const bool cho
 		tenant->grant_until_ns = chosen[i] ? group->slot_end_ns : 0;
 	}
 	move_on(slots, group);
+}
+
+/* How long before their turn those who are next have to be woken. */
+static uint64_t lead_of(const struct slots *slots, const bool chosen[SLOTS_TENANTS])
+{
+	for (size_t i = 0; i < SLOTS_TENANTS; i++)
+		if (chosen[i] && !slots->tenant[i].is_punctual)
+			return SLOTS_LEAD_NS;
+	return SLOTS_EARLY_NS;
 }
 
 /* The owners' queues as they predict them: when the last of them is dry. */
@@ -277,26 +370,29 @@ static void unblock(struct slots *slots, struct slots_group *group, uint64_t now
 static uint64_t hand_over(struct slots *slots, struct slots_group *group, uint64_t now_ns)
 {
 	bool chosen[SLOTS_TENANTS];
+	bool is_same;
 
 	settle(slots, group, now_ns);
 	catch_up(slots, group, now_ns);
+	is_same = choose(slots, group, now_ns, chosen);
 	if (group->drain_ns == 0) {
-		if (choose(slots, group, now_ns, chosen)) {
-			grant(slots, group, chosen, now_ns);
-			return group->slot_end_ns - SLOTS_LEAD_NS;
+		if (is_same) {
+			grant(slots, group, chosen, now_ns, now_ns);
+			return group->slot_end_ns - SLOTS_EARLY_NS;
 		}
 		close_owners(slots, group, now_ns);
 	}
 
+	uint64_t lead_ns = lead_of(slots, chosen);
 	uint64_t dry = dry_ns(slots, group, now_ns);
+	bool is_near = dry <= now_ns + lead_ns;
 
-	if (dry > now_ns + SLOTS_LEAD_NS && now_ns < group->drain_ns + SLOTS_DRAIN_NS) {
+	if (!is_near && now_ns < group->drain_ns + SLOTS_DRAIN_NS) {
 		unblock(slots, group, now_ns);
-		return least(dry - SLOTS_LEAD_NS, now_ns + SLOTS_IDLE_NS);
+		return least(dry - lead_ns, now_ns + SLOTS_IDLE_NS);
 	}
-	choose(slots, group, now_ns, chosen);
-	grant(slots, group, chosen, now_ns);
-	return group->slot_end_ns - SLOTS_LEAD_NS;
+	grant(slots, group, chosen, now_ns, is_near ? most(dry, now_ns) : now_ns);
+	return group->slot_end_ns - SLOTS_EARLY_NS;
 }
 
 static uint64_t step_group(struct slots *slots, struct slots_group *group, uint64_t now_ns)
@@ -327,10 +423,12 @@ static uint64_t step_group(struct slots *slots, struct slots_group *group, uint6
 			close_owners(slots, group, now_ns);
 			return hand_over(slots, group, now_ns);
 		}
-		if (now_ns + SLOTS_LEAD_NS >= group->slot_end_ns ||
+		uint64_t end_ns = turn_end(slots, group, now_ns);
+
+		if (now_ns + SLOTS_EARLY_NS >= end_ns ||
 		    !owners_are_active(slots, group, now_ns, &again))
 			return hand_over(slots, group, now_ns);
-		return least(again, group->slot_end_ns - SLOTS_LEAD_NS);
+		return least(again, end_ns - SLOTS_EARLY_NS);
 	}
 	if (group->is_open)
 		return EVER;
@@ -341,14 +439,14 @@ static uint64_t step_group(struct slots *slots, struct slots_group *group, uint6
 				slots->tenant[i].grant_until_ns = EVER;
 		return EVER;
 	}
-	if (now_ns + 2 * SLOTS_LEAD_NS >= group->slot_end_ns) {
+	if (now_ns + SLOTS_EARLY_NS + SLOTS_LEAD_NS >= group->slot_end_ns) {
 		settle(slots, group, now_ns);
 		group->slot_end_ns = now_ns + SLOTS_QUANTUM_NS;
 		for (size_t i = 0; i < SLOTS_TENANTS; i++)
 			if (is_in(&slots->tenant[i], group) && slots->tenant[i].is_owner)
 				slots->tenant[i].grant_until_ns = group->slot_end_ns;
 	}
-	return group->slot_end_ns - SLOTS_LEAD_NS;
+	return group->slot_end_ns - SLOTS_EARLY_NS;
 }
 
 uint64_t slots_step(struct slots *slots, uint64_t now_ns)

@@ -16,7 +16,7 @@
 
 /* abi: begin */
 #define VGPU_ABI_MAJOR 1
-#define VGPU_ABI_MINOR 2
+#define VGPU_ABI_MINOR 3
 #define VGPU_LIMITS_MAGIC 0x4c504756
 #define VGPU_USAGE_MAGIC 0x55504756
 #define VGPU_MAX_DEVICES 16
@@ -68,7 +68,8 @@ struct vgpu_limits_device {
 	uint32_t gate;  /* futex word, changes with every grant */
 	uint32_t alone; /* 1: no other slice is on the card */
 	uint64_t grant_until_ns;
-	uint8_t pad1[112];
+	uint64_t grant_from_ns; /* minor 3: launches wait until then; an older library does not */
+	uint8_t pad1[104];
 	/* line 2: measured by the agent */
 	uint64_t overhead_bytes; /* what NVML sees beyond the account */
 	uint64_t context_bytes;  /* what one context costs on this card; 0 = not measured */

@@ -180,6 +180,14 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 
 void gate_end(struct hook_call *call)
 {
-	if (call->gate != NULL && call->is_marked)
-		marks_set(call->gate, NO_STREAM, 0);
+	struct launch_card *card = call->gate;
+
+	if (card == NULL)
+		return;
+	card_lock(card);
+	throttle_launched(&card->throttle, clock_ns());
+	card_publish(card);
+	card_unlock(card);
+	if (call->is_marked)
+		marks_set(card, NO_STREAM, 0);
 }

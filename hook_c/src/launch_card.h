@@ -27,7 +27,7 @@ struct mark {
 	uint32_t state;
 	uint32_t count; /* of events; 0: none could be recorded, the time of finding out counts */
 	uint64_t context;
-	uint64_t closed_ns;
+	uint64_t closed_ns; /* when it was made, or last seen unfinished: not before */
 	struct throttle_interval interval;
 	void *event[STREAMS];
 };
@@ -60,9 +60,10 @@ struct launch_card {
 	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
-	uint64_t wanted_ns; /* when the arbiter was last told that we want the card */
-	uint32_t head;      /* of the marks; the next to be taken */
-	uint32_t tail;      /* the oldest unfinished */
+	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
+	uint32_t wanted_gate; /* what the gate then said */
+	uint32_t head;        /* of the marks; the next to be taken */
+	uint32_t tail;        /* the oldest unfinished */
 	struct mark mark[MARKS];
 	struct line line[LINES];
 };

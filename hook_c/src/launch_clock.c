@@ -87,6 +87,16 @@ void clock_sleep(uint64_t ns)
 	sys_sleep_ns((long)(ns < NS_PER_SECOND ? ns : NS_PER_SECOND - 1));
 }
 
+void clock_spin(uint64_t until_ns)
+{
+	while (clock_near_ns() < until_ns)
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#else
+		__asm__ volatile("yield");
+#endif
+}
+
 void clock_wait(const uint32_t *word, uint32_t seen, uint64_t ns)
 {
 	const struct timespec limit = {.tv_nsec =

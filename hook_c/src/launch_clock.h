@@ -14,6 +14,9 @@ uint64_t clock_near_ns(void);
 /* May return early. */
 void clock_sleep(uint64_t ns);
 
+/* Awake until then: for moments that a sleep would miss. */
+void clock_spin(uint64_t until_ns);
+
 /* Until the word has another value than `seen`, at most so long; may return early. The words lie in
  * files that processes share. */
 void clock_wait(const uint32_t *word, uint32_t seen, uint64_t ns);

@@ -191,16 +191,23 @@ static bool finish(struct launch_card *card, struct mark *mark)
 	card_unlock(card);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 
-	uint64_t end_ns = end_of(mark, line, clock_ns(), &last);
+	uint64_t asked_ns = clock_ns();
+	uint64_t end_ns = end_of(mark, line, asked_ns, &last);
 
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 
 	/* Once the answers are there: an event that has happened has done so by now, and none
-	 * happens before it was recorded. Keeps the card's clock and ours together. */
+	 * happens before it was recorded, or before it was seen unfinished. Keeps the card's clock
+	 * and ours together, from both sides: the first event of all may have had to wait for
+	 * another container's turn to end, and its time is a guess. */
 	uint64_t now_ns = clock_ns();
 
 	card_lock(card);
 	if (end_ns == 0) {
+		/* Not of a mark before the first launch: what keeps that waiting is what was
+		 * launched without a limit, and to be paid for. */
+		if (mark->interval.launches != 0)
+			mark->closed_ns = asked_ns;
 		throttle_unfinished(&card->throttle, &mark->interval, now_ns);
 		card_publish(card);
 		card_unlock(card);

@@ -9,13 +9,44 @@
 #define UNKNOWN_WAITS 2500     /* of 20 us, for the first launch of a kernel to be measured */
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000
-#define GATE_NS 2000000 /* after which a thread in want says so again */
+#define LONG_NS UINT64_C(5000000) /* half of it left of a turn is enough for any kernel */
+#define EARLY_NS 500000           /* a turn is told of at most so long before it begins */
+#define GATE_NS 2000000           /* after which a thread in want says so again */
 
 enum verdict {
 	VERDICT_GO,
 	VERDICT_SLEEP,
 	VERDICT_GATE,
+	VERDICT_SPIN,
 };
+
+/* When the turn begins that has been given: the owner before us still has work on the card, and
+ * what we launched now would make the card change between the two. 0: it has begun. */
+static uint64_t begins_at(const struct launch_card *card, uint64_t now_ns)
+{
+	uint64_t from_ns =
+		card->gate_end == &never_ends
+			? 0
+			: __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+
+	return from_ns > now_ns && from_ns < now_ns + EARLY_NS ? from_ns : 0;
+}
+
+/* Whether most of a long kernel would lie beyond the turn: better a short turn than one that takes
+ * half of another. The first one of a turn goes whatever it takes, and so do those that another
+ * card may wait for. */
+static bool is_too_long(const struct launch_card *card, const struct throttle_class *class,
+			uint64_t start_ns, uint64_t end_ns)
+{
+	uint64_t most_ns = (class->cost_ns < LONG_NS ? class->cost_ns : LONG_NS) / 2;
+	uint64_t from_ns;
+
+	if (card->gate_end == &never_ends || card->window_end != &never_ends ||
+	    class->cost_ns < THROTTLE_LONG_NS)
+		return false;
+	from_ns = __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+	return from_ns != 0 && card->throttle.queue_end_ns > from_ns && end_ns - start_ns < most_ns;
+}
 
 /* Under the lock. */
 static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
@@ -28,7 +59,7 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	*sleep_ns = SHORT_SLEEP_NS;
 	if (class->is_out)
 		return VERDICT_SLEEP;
-	if (start_ns >= end_ns)
+	if (start_ns >= end_ns || is_too_long(card, class, start_ns, end_ns))
 		return VERDICT_GATE;
 	if (card->window_end != &never_ends) {
 		*sleep_ns = window_wait(card, tenant, pending_ns, end_ns != UINT64_MAX, start_ns,
@@ -57,8 +88,9 @@ static void wait_at_gate(struct launch_card *card, uint32_t seen)
 		      MARK_FREE;
 
 	if (now_ns - __atomic_load_n(&card->wanted_ns, __ATOMIC_RELAXED) >= GATE_NS ||
-	    card->wanted_ns == 0) {
+	    card->wanted_ns == 0 || seen != __atomic_load_n(&card->wanted_gate, __ATOMIC_RELAXED)) {
 		__atomic_store_n(&card->wanted_ns, now_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&card->wanted_gate, seen, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&card->turn->want, 1, __ATOMIC_RELEASE);
 		clock_wake(&card->turn->want);
 	}
@@ -100,9 +132,12 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		if (class->is_out && ++unknown > UNKNOWN_WAITS)
 			class->is_out = 0; /* another thread's launch may be what it waits for */
 
+		uint64_t begin_ns = begins_at(card, now_ns);
 		enum verdict verdict =
 			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
 
+		if (verdict == VERDICT_GO && begin_ns != 0)
+			verdict = VERDICT_SPIN;
 		if (verdict == VERDICT_GO) {
 			card->wanted_ns = 0;
 			return class;
@@ -114,6 +149,8 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		*has_waited |= verdict == VERDICT_GATE;
 		if (verdict == VERDICT_GATE)
 			wait_at_gate(card, seen);
+		else if (verdict == VERDICT_SPIN)
+			clock_spin(begin_ns);
 		else if (is_windowed)
 			clock_wait(window_word(tenant), seen_window, sleep_ns);
 		else

@@ -13,7 +13,9 @@
 #define LEAST_WAIT_NS 20000
 #define MOST_WAIT_NS 3000000
 #define MOST_GAPS_PERCENT 30    /* of the time that kernels of 5 us take with them */
-#define LONGEST_LAUNCH_NS 30000 /* beyond it the thread was not at it */
+#define LONGEST_LAUNCH_NS 50000 /* beyond it the thread was not at it */
+#define LONGEST_DRAIN_NS 1000000
+#define KERNEL_LATER_NS 500 /* than a mark does a kernel begin */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -99,6 +101,17 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		class->until_sample--;
 }
 
+void throttle_launched(struct throttle *throttle, uint64_t now_ns)
+{
+	struct throttle_interval *open = &throttle->open;
+	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
+
+	if (open->launches != 1 || open->start_ns == 0 || later > LONGEST_LAUNCH_NS)
+		return;
+	open->start_ns += later;
+	throttle->queue_end_ns += later;
+}
+
 struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns)
 {
 	struct throttle_interval closed = throttle->open;
@@ -177,12 +190,13 @@ static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_
 static void learn_drain(struct throttle *throttle, uint64_t hidden_ns)
 {
 	uint64_t drain_ns =
-		less(hidden_ns + throttle->launch_ns, THROTTLE_START_NS + THROTTLE_MARK_NS);
+		less(hidden_ns + throttle->launch_ns + KERNEL_LATER_NS, THROTTLE_START_NS);
 
-	if (drain_ns > 2 * THROTTLE_MOST_DRAIN_NS)
+	if (drain_ns > LONGEST_DRAIN_NS)
 		return; /* the card was another's, or the thread */
-	drain_ns = throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
-	throttle->drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+	drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+	throttle->drain_ns =
+		throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
 }
 
 /* `span`: from where the interval can have begun; `whole`: from the mark before it. */
@@ -190,11 +204,11 @@ static uint64_t measured(const struct throttle_interval *interval, uint64_t span
 {
 	uint64_t busy = less(span, interval->idle_ns);
 
-	if (interval->is_bracketed) /* two marks that are late by the same */
-		return most(busy, least(whole, LEAST_COST_NS));
-	/* At least what was predicted, where that much time has passed at all. */
-	busy = most(busy, least(interval->predicted_ns, whole));
-	return most(less(busy, THROTTLE_MARK_NS), least(busy, LEAST_COST_NS));
+	/* At least what was predicted, where that much time has passed at all; but a launch between
+	 * two marks of its own takes what these say. */
+	if (!interval->is_bracketed)
+		busy = most(busy, least(interval->predicted_ns, whole));
+	return most(less(busy, THROTTLE_MARK_NS), least(most(busy, whole), LEAST_COST_NS));
 }
 
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,

@@ -21,8 +21,9 @@
 #define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
 #define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
 #define THROTTLE_START_NS UINT64_C(4000) /* from a launch on an idle card to its first work */
-#define THROTTLE_MARK_NS UINT64_C(1200)  /* by which a measured interval is too long */
-#define THROTTLE_GAP_NS UINT64_C(2000)   /* between two kernels of a stream the card does nothing */
+#define THROTTLE_AFTER_NS UINT64_C(3000) /* the same, from the return of the driver's launch */
+#define THROTTLE_MARK_NS UINT64_C(2000)  /* by which a measured interval is too long */
+#define THROTTLE_GAP_NS UINT64_C(1800)   /* between two kernels of a stream the card does nothing */
 #define THROTTLE_DRAIN_NS UINT64_C(2000) /* from the end of the work to a wait's return */
 #define THROTTLE_MOST_DRAIN_NS UINT64_C(16000) /* that is learnt of a program's waits */
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
@@ -148,6 +149,10 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 
 /* Adds a launch to the open interval. */
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
+
+/* The driver's launch has returned: the open interval's only one, if it is that, begins no earlier.
+ * After a sleep the driver takes much longer than usual. */
+void throttle_launched(struct throttle *throttle, uint64_t now_ns);
 
 /* Whether the launch's cost is to be measured by itself, between two marks. */
 bool throttle_must_sample(const struct throttle_class *class);

@@ -28,7 +28,7 @@ def full() -> tuple[World, Told, Wakeup]:
     world, leader = World(gpu(A)), Told()
     wakeup = Wakeup(None, world.cluster, leader)  # type: ignore[arg-type]
     world.bind(pod("p1", container(memory="8Gi")))
-    wakeup.follow(world.report())
+    wakeup.follow(world.report(served=["vgpu.dev/count"]))  # the same again would change nothing
     return world, leader, wakeup
 
 

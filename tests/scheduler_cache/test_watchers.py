@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
 
 import grpc
@@ -46,6 +47,18 @@ async def test_a_slow_reader_loses_its_stream_and_nobody_elses() -> None:
 
         with pytest.raises(NotSyncedError, match="reads too slowly"):
             await slow.get()
+
+
+async def test_a_nodes_fifth_stream_ends_its_first_and_nobody_elses() -> None:
+    watchers = Watchers(2)
+    with ExitStack() as stack:
+        other = stack.enter_context(watchers.subscribed("node-b"))
+        mine = [stack.enter_context(watchers.subscribed("node-a")) for _ in range(5)]
+        watchers.publish([("node-a", "x"), ("node-b", "y")])
+
+        with pytest.raises(NotSyncedError, match="4 newer streams of this node are open"):
+            await mine[0].get()
+        assert [await each.get() for each in (*mine[1:], other)] == ["x", "x", "x", "x", "y"]
 
 
 async def test_closing_ends_streams_old_and_new() -> None:

@@ -443,6 +443,44 @@ async def test_a_node_that_reports_without_pause_is_bounded_and_heard_again(site
         assert [card.uuid for card in told.node.cards] == [A, B]
 
 
+async def test_a_node_that_asks_without_pause_is_bounded_and_people_are_not(site: Site) -> None:
+    async with one_node(site, A) as (_, node), site.local() as local:
+        question = pb.ExplainRequest(pod=identity("u-9"))
+        answers = await asyncio.gather(
+            *(node.Explain(question, timeout=60) for _ in range(200)), return_exceptions=True
+        )
+        asked = [local.ListAllocations(pb.ListAllocationsRequest(), timeout=60) for _ in range(20)]
+        await asyncio.gather(*asked)
+
+        sentences = [each.details() for each in answers if isinstance(each, grpc.aio.AioRpcError)]
+        assert any("node n1 calls too often" in (each or "") for each in sentences)
+
+
+async def test_a_node_has_no_more_calls_that_wait_than_it_creates_containers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_cache.cluster_service._MOST_WAITING", 2)
+    async with one_node(site, A) as (replica, node), site.node(replica, "n2") as other:
+        waiting = [
+            asyncio.ensure_future(node.Resolve(resolve(pod=identity(uid)), timeout=60))
+            for uid in ("u-1", "u-2")
+        ]
+        await until(lambda: replica.feed.waiting.at("n1") == 2)
+
+        await refused(
+            node.Resolve(resolve(pod=identity("u-3")), timeout=60),
+            grpc.StatusCode.UNAVAILABLE,
+            "2 calls of node n1 wait already",
+        )
+        await refused(
+            other.Resolve(resolve(pod=identity("u-3")), timeout=1),
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "pod u-3 is not known here yet",
+        )
+        for each in waiting:
+            each.cancel()
+
+
 async def test_a_dialect_that_admission_leaves_out_holds_nothing_by_its_annotations(
     site: Site,
 ) -> None:

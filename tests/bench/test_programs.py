@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the bench, over the simulated driver, and what is made of what they say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.places import Place
+from bench.gpu.report import report
+from bench.gpu.table import Table
+from bench.gpu.workloads import GRAPH_KERNELS, WORKLOADS, start
+from tests.fakes.gpu import H100, LIBRARY_DIRECTORY, SimulatedGpu
+from tests.testbed import BUILD
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Place:
+    """Return a place in which the driver is the simulated one."""
+    SimulatedGpu.create(tmp_path, cards=[H100])
+    env = {"FAKE_GPU_DIR": str(tmp_path), "LD_LIBRARY_PATH": str(LIBRARY_DIRECTORY)}
+    return Place("bare", env=env)
+
+
+def test_a_workload_runs_as_long_as_it_is_told_to(simulated: Place) -> None:
+    (program,) = start([simulated], WORKLOADS["graph of 64 x 20 us"])
+    try:
+        run = program.run(0.2)
+    finally:
+        program.close()
+
+    assert run.found["launches"] >= GRAPH_KERNELS
+    assert run.found["launches"] % GRAPH_KERNELS == 0
+    assert run.found["wall_s"] >= 0.2
+    assert 0 < run.share <= 101
+
+
+def test_every_launch_reaches_the_driver_and_is_timed_in_parts(simulated: Place) -> None:
+    found = json.loads(simulated.run([BUILD / "bench" / "launch", "0", "1"]))
+
+    assert found["calls"] == 5000
+    for way in ("direct", "hook"):
+        driver, beside, whole = (found[way][part]["mean"] for part in ("driver", "beside", "whole"))
+        assert driver > 0
+        assert beside > 0
+        assert whole == pytest.approx(driver + beside, abs=0.1)
+
+
+def test_a_program_that_breaks_off_is_named(simulated: Place) -> None:
+    (program,) = start([simulated], WORKLOADS["200 us"])
+    program.send(9)
+    try:
+        with pytest.raises(
+            (RuntimeError, BrokenPipeError), match=r"broke off: exit -9|Broken pipe"
+        ):
+            program.run(0.1)
+    finally:
+        program.close()
+
+
+def test_a_report_lists_what_was_missed() -> None:
+    table = Table("one", "One thing", ("a", "b"), rows=[["x", 1.25]])
+    table.check("this", "<= 1", "0", holds=True)
+    table.check("that", "<= 2", "3", holds=False)
+
+    text = report({"tables": [table.as_json()]})
+
+    assert "| x | 1.2 |" in text
+    assert "1 of 2 targets hold." in text
+    assert "| that | <= 2 | 3 | **no** |" in text
+    assert "| this |" not in text
