@@ -18,7 +18,7 @@ static void count_sync(struct launch_card *card, uint32_t change)
 int sync_begin(struct hook_call *call)
 {
 	struct tenant *tenant = launch_is_free() ? NULL : tenant_joined();
-	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
 	call->gate = NULL;
 	wait_begin(call);

@@ -101,10 +101,10 @@ struct tenant {
 	uint32_t pools_version; /* grows when a device may have another current pool */
 	uint32_t contexts;      /* living ones of this process */
 	uint32_t tiles;         /* 1: there may be some in the table */
+	struct region region;   /* every launch reads its slot */
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;
-	struct region region;
 	struct quota quota;
 	struct table table;
 	struct reason reason;
