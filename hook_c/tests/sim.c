@@ -11,7 +11,8 @@
 #define MOST_QUEUED 1024
 #define SLICE_NS (2 * SIM_MS)
 #define PREEMPT_NS (150 * SIM_US)
-#define SWITCH_NS (80 * SIM_US)
+#define SWITCH_NS (142 * SIM_US)
+#define NOTICE_NS (20 * SIM_US)
 #define EVENT_NS (2 * SIM_US)
 #define STAMP_NS 1200 /* after its beginning */
 #define POLL_NS 500
@@ -263,7 +264,7 @@ static void put(unsigned int on, struct item item)
 	if (queue->head != queue->tail && item.event == NULL &&
 	    queue->item[(queue->head - 1) % QUEUE].event == NULL)
 		item.gap_left_ns = SIM_GAP_NS;
-	item.ready_ns = now + sim_latency.start_ns;
+	item.ready_ns = now + sim_latency.start_ns + (card[on].owner == self ? 0 : NOTICE_NS);
 	queue->item[queue->head++ % QUEUE] = item;
 }
 
