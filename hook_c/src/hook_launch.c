@@ -118,9 +118,19 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 	add_measured(call, card, key, stream, context, has_waited);
 }
 
+static inline struct launch_card *card_at_hand(struct tenant *tenant, void *stream)
+{
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
+
+	return cards != NULL && tenant->limits.count == 1 &&
+			       __atomic_load_n(&cards->is_ready, __ATOMIC_ACQUIRE) != 0
+		       ? cards
+		       : card_of(tenant, stream);
+}
+
 void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream)
 {
-	struct launch_card *card = card_of(tenant, stream);
+	struct launch_card *card = card_at_hand(tenant, stream);
 
 	call->gate = NULL;
 	call->is_marked = false;
@@ -130,7 +140,7 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 
 	bool is_usual = card->stream_count <= 1 && card->stream[0] == stream &&
 			card->context != 0 &&
-			__atomic_load_n(&stream_captures, __ATOMIC_RELAXED) == 0 &&
+			__atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) == 0 &&
 			__atomic_load_n(&tenant->contexts, __ATOMIC_RELAXED) == 1;
 
 	if (is_usual) {
@@ -170,6 +180,14 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 
 void gate_end(struct hook_call *call)
 {
-	if (call->gate != NULL && call->is_marked)
-		marks_set(call->gate, NO_STREAM, 0);
+	struct launch_card *card = call->gate;
+
+	if (card == NULL)
+		return;
+	card_lock(card);
+	throttle_launched(&card->throttle, clock_ns());
+	card_publish(card);
+	card_unlock(card);
+	if (call->is_marked)
+		marks_set(card, NO_STREAM, 0);
 }

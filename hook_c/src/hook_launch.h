@@ -5,15 +5,25 @@
 
 #include "hook.h"
 
-/* A process that no compute limit concerns compares two words at a launch: the sequence word of its
- * limits file, and what it was when no card had a limit. */
-extern const uint32_t *launch_seq;
-extern uint32_t launch_free_seq;
+/* What every launch reads of its process. The driver's own work between two launches fills the
+ * caches: what belongs together lies in one line of them. */
+struct launch_words {
+	/* A process that no compute limit concerns compares two words at a launch: the sequence
+	 * word of its limits file, and what it was when no card had a limit. */
+	const uint32_t *seq;
+	uint32_t free_seq;
+	uint32_t captures; /* of streams, that have begun and not ended */
+	/* By index in the limits; NULL: no launch has asked yet. Wiped by fork, never unmapped. */
+	struct launch_card *cards;
+};
+
+extern struct launch_words launch_words;
 
 static inline bool launch_is_free(void)
 {
-	return __atomic_load_n(__atomic_load_n(&launch_seq, __ATOMIC_RELAXED), __ATOMIC_RELAXED) ==
-	       __atomic_load_n(&launch_free_seq, __ATOMIC_RELAXED);
+	return __atomic_load_n(__atomic_load_n(&launch_words.seq, __ATOMIC_RELAXED),
+			       __ATOMIC_RELAXED) ==
+	       __atomic_load_n(&launch_words.free_seq, __ATOMIC_RELAXED);
 }
 
 /* Before the first launch, so that none has to go unlimited for want of memory. False: none. */
@@ -34,9 +44,10 @@ static inline uint64_t launch_key(const void *function, const uint32_t grid_and_
 {
 	uint64_t key = (uint64_t)(uintptr_t)function;
 
-	for (int i = 0; grid_and_block != NULL && i < 6; i++)
-		key = (key ^ grid_and_block[i]) * UINT64_C(0x100000001b3);
-	return key | 1;
+	for (int i = 0; grid_and_block != NULL && i < 6; i += 2)
+		key = (key ^ ((uint64_t)grid_and_block[i] << 32 | grid_and_block[i + 1])) *
+		      UINT64_C(0x9e3779b97f4a7c15);
+	return (key ^ key >> 32) | 1;
 }
 
 #endif

@@ -8,11 +8,10 @@
 #endif
 
 const uint64_t never_ends = UINT64_MAX;
-struct launch_card *launch_cards;
 
 static struct launch_card *cards_of_process(void)
 {
-	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 	size_t size = sizeof(*cards) * VGPU_MAX_DEVICES;
 
 	if (cards != NULL)
@@ -23,7 +22,7 @@ static struct launch_card *cards_of_process(void)
 	if (fresh == NULL)
 		return NULL;
 	if (sys_advise(fresh, size, MADV_WIPEONFORK) == 0 &&
-	    __atomic_compare_exchange_n(&launch_cards, &cards, fresh, false, __ATOMIC_ACQ_REL,
+	    __atomic_compare_exchange_n(&launch_words.cards, &cards, fresh, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_ACQUIRE))
 		return fresh;
 	sys_unmap(fresh, size);
@@ -83,29 +82,6 @@ struct launch_card *card_of(struct tenant *tenant, void *stream)
 }
 
 /* Where the others see what we do; another place once the slot was lost. */
-struct vgpu_usage_device *card_published(const struct launch_card *card)
-{
-	uint32_t slot = __atomic_load_n(&card->region->slot, __ATOMIC_RELAXED);
-
-	return &card->region->usage->slot[slot].dev[card->index];
-}
-
-void card_publish_pending(const struct launch_card *card)
-{
-	__atomic_store_n(&card_published(card)->pending_ns, card->throttle.pending_ns,
-			 __ATOMIC_RELAXED);
-}
-
-/* Under the lock. */
-void card_publish(const struct launch_card *card)
-{
-	uint64_t end = card->throttle.queue_end_ns & ~UINT64_C(1);
-
-	__atomic_store_n(&card_published(card)->queue_end_ns,
-			 end | (__atomic_load_n(&card->syncing, __ATOMIC_RELAXED) != 0),
-			 __ATOMIC_RELAXED);
-}
-
 uint64_t card_pending_of_container(const struct tenant *tenant, unsigned int index)
 {
 	const struct vgpu_usage *usage = tenant->region.usage;

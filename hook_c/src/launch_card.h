@@ -41,30 +41,31 @@ struct line {
 	void *spare[EVENTS];
 };
 
+/* First what every launch looks at: four lines of the cache, and one of its class. */
 struct launch_card {
 	uint32_t locked;
-	uint32_t harvesting; /* one thread at a time, and never waited for */
 	uint32_t is_ready;
-	uint32_t touching; /* threads that have streams of the open interval in hand */
 	uint32_t index;
+	uint32_t stream_count; /* of the open interval */
+	uint64_t context;      /* of it or, with no stream yet, of the one before it */
 	const struct region *region;
+	void *only_stream;          /* since the card was last known to be dry */
+	const uint64_t *gate_end;   /* of the slot; never_ends without an arbiter */
+	const uint64_t *window_end; /* of all cards; never_ends for a single one */
+	uint64_t window_ns;
+	struct throttle throttle __attribute__((aligned(64)));
+	void *stream[STREAMS];
+	uint32_t syncing;    /* threads that wait for the card */
+	uint32_t harvesting; /* one thread at a time, and never waited for */
+	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
-	const uint64_t *gate_end;                /* of the slot; never_ends without an arbiter */
-	const uint64_t *window_end;              /* of all cards; never_ends for a single one */
-	uint64_t window_ns;
 	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
 	uint32_t wanted_gate; /* what the gate then said */
-	uint32_t syncing;     /* threads that wait for the card */
-	uint32_t stream_count;
-	uint64_t context; /* of the open interval or, with no stream yet, of the one before it */
-	void *stream[STREAMS];
-	void *only_stream; /* since the card was last known to be dry */
-	uint32_t head;     /* of the marks; the next to be taken */
-	uint32_t tail;     /* the oldest unfinished */
+	uint32_t head;        /* of the marks; the next to be taken */
+	uint32_t tail;        /* the oldest unfinished */
 	struct mark mark[MARKS];
 	struct line line[LINES];
-	struct throttle throttle;
 };
 
 #define NO_STREAM ((void *)~(uintptr_t)0)
@@ -72,10 +73,6 @@ struct launch_card {
 
 /* Of no slot and no window. */
 extern const uint64_t never_ends;
-
-/* By the card's index in the limits; NULL: no launch has asked yet. Wiped by fork, never unmapped.
- */
-extern struct launch_card *launch_cards;
 
 static inline void card_lock(struct launch_card *card)
 {
@@ -99,11 +96,29 @@ static inline struct throttle_account card_account(struct vgpu_usage_turn *turn)
 struct launch_card *card_of(struct tenant *tenant, void *stream);
 
 /* Where the others see what we do; another place once the slot was lost. */
-struct vgpu_usage_device *card_published(const struct launch_card *card);
+static inline struct vgpu_usage_device *card_published(const struct launch_card *card)
+{
+	uint32_t slot = __atomic_load_n(&card->region->slot, __ATOMIC_RELAXED);
 
-/* Under the lock: predicted work that is under way, and when the queue will have run dry. */
-void card_publish_pending(const struct launch_card *card);
-void card_publish(const struct launch_card *card);
+	return &card->region->usage->slot[slot].dev[card->index];
+}
+
+/* Under the lock: predicted work that is under way. */
+static inline void card_publish_pending(const struct launch_card *card)
+{
+	__atomic_store_n(&card_published(card)->pending_ns, card->throttle.pending_ns,
+			 __ATOMIC_RELAXED);
+}
+
+/* Under the lock: when the queue will have run dry. */
+static inline void card_publish(const struct launch_card *card)
+{
+	uint64_t end = card->throttle.queue_end_ns & ~UINT64_C(1);
+
+	__atomic_store_n(&card_published(card)->queue_end_ns,
+			 end | (__atomic_load_n(&card->syncing, __ATOMIC_RELAXED) != 0),
+			 __ATOMIC_RELAXED);
+}
 
 /* Predicted work under way on the card, of all processes of the container. */
 uint64_t card_pending_of_container(const struct tenant *tenant, unsigned int index);

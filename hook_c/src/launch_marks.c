@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch_marks.h"
 
-#include "hook.h"
+#include "hook_launch.h"
 #include "launch_streams.h"
 
 static struct line *line_of(struct launch_card *card, uint64_t context)
@@ -261,7 +261,7 @@ void marks_harvest(struct launch_card *card)
 
 void marks_harvest_all(const struct tenant *tenant)
 {
-	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
 	for (unsigned int i = 0; cards != NULL && i < tenant->limits.count; i++)
 		if (__atomic_load_n(&cards[i].is_ready, __ATOMIC_ACQUIRE) != 0)

@@ -10,8 +10,7 @@
 #define HEARTBEAT_NS 200000000 /* an arbiter that is silent for longer is gone */
 
 static const uint32_t not_free = 1;
-const uint32_t *launch_seq = &not_free;
-uint32_t launch_free_seq;
+struct launch_words launch_words __attribute__((aligned(64))) = {.seq = &not_free};
 
 /* Whoever writes limits writes 1 to 100. What is none of these promises nothing, and gets the
  * least. */
@@ -79,12 +78,12 @@ bool policy_try_to_be_free(struct tenant *tenant, uint64_t now_ns)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (__atomic_load_n(word, __ATOMIC_RELAXED) != seq)
 		return false;
-	__atomic_store_n(&launch_free_seq, seq, __ATOMIC_RELAXED);
-	__atomic_store_n(&launch_seq, word, __ATOMIC_RELAXED);
+	__atomic_store_n(&launch_words.free_seq, seq, __ATOMIC_RELAXED);
+	__atomic_store_n(&launch_words.seq, word, __ATOMIC_RELAXED);
 	return true;
 }
 
 void launch_is_inert(void)
 {
-	__atomic_store_n(&launch_free_seq, not_free, __ATOMIC_RELAXED);
+	__atomic_store_n(&launch_words.free_seq, not_free, __ATOMIC_RELAXED);
 }

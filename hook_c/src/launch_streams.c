@@ -8,25 +8,23 @@
 #define LEAVE_WAITS 250 /* of 20 us and the sleep's own length */
 #define SHORT_SLEEP_NS 20000
 
-uint32_t stream_captures;
-
 bool stream_is_captured(void *stream)
 {
 	int status = 0;
 
-	return __atomic_load_n(&stream_captures, __ATOMIC_RELAXED) != 0 &&
+	return __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 &&
 	       driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
 bool stream_is_untouchable(void *stream)
 {
-	return __atomic_load_n(&stream_captures, __ATOMIC_RELAXED) != 0 &&
+	return __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 &&
 	       ((uintptr_t)stream < STREAM_PER_THREAD || stream_is_captured(stream));
 }
 
 void gate_forget_context(uint64_t context)
 {
-	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
 	for (unsigned int i = 0; cards != NULL && i < VGPU_MAX_DEVICES; i++) {
 		struct launch_card *card = &cards[i];
@@ -59,7 +57,7 @@ void gate_forget_context(uint64_t context)
  * threads are making are waited for, a little. */
 static void leave_stream(void *stream)
 {
-	struct launch_card *cards = __atomic_load_n(&launch_cards, __ATOMIC_ACQUIRE);
+	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
 	for (unsigned int i = 0; cards != NULL && i < VGPU_MAX_DEVICES; i++) {
 		struct launch_card *card = &cards[i];
@@ -83,22 +81,23 @@ static void leave_stream(void *stream)
 int stream_destroy_begin(void *stream)
 {
 	leave_stream(stream);
+	streams_forget(stream);
 	return CUDA_SUCCESS;
 }
 
 int capture_begin_begin(void *stream, bool is_thread)
 {
-	__atomic_add_fetch(&stream_captures, 1, __ATOMIC_ACQ_REL);
+	__atomic_add_fetch(&launch_words.captures, 1, __ATOMIC_ACQ_REL);
 	leave_stream(stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
 	return CUDA_SUCCESS;
 }
 
 static void uncount_capture(void)
 {
-	uint32_t count = __atomic_load_n(&stream_captures, __ATOMIC_RELAXED);
+	uint32_t count = __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED);
 
 	while (count != 0 &&
-	       !__atomic_compare_exchange_n(&stream_captures, &count, count - 1, false,
+	       !__atomic_compare_exchange_n(&launch_words.captures, &count, count - 1, false,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 }

@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-extern uint32_t stream_captures; /* that have begun and not ended */
-
 bool stream_is_captured(void *stream);
 
 /* The default stream of old waits for every other, so that to touch it spoils their captures. */

@@ -7,13 +7,15 @@
 #define MIN_SAMPLES 4 /* the least of so many: the first launch of a kernel loads its module */
 #define SOON 4        /* launches, until what has changed is measured again */
 #define SAMPLE_OFTEN 64
-#define SAMPLE_SELDOM 256
+#define SAMPLE_SELDOM 512
 #define OFTEN_UNTIL 512
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
 #define MOST_WAIT_NS 3000000
 #define MOST_GAPS_PERCENT 30    /* of the time that kernels of 5 us take with them */
-#define LONGEST_LAUNCH_NS 30000 /* beyond it the thread was not at it */
+#define LONGEST_LAUNCH_NS 50000 /* beyond it the thread was not at it */
+#define LONGEST_DRAIN_NS 1000000
+#define KERNEL_LATER_NS 500 /* than a mark does a kernel begin */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -31,9 +33,9 @@ static uint64_t less(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
+struct throttle_class *throttle_search(struct throttle *throttle, uint64_t key)
 {
-	size_t place = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+	size_t place = throttle_place(key);
 	struct throttle_class *oldest = &throttle->class[place];
 
 	for (size_t i = 0; i < PROBES; i++) {
@@ -51,8 +53,6 @@ struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
 	*oldest = (struct throttle_class){.key = key};
 	return oldest;
 }
-
-_Static_assert(THROTTLE_CLASSES == 1 << (64 - 54), "the place of a key takes ten bits");
 
 bool throttle_must_sample(const struct throttle_class *class)
 {
@@ -99,6 +99,17 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
 	else
 		class->until_sample--;
+}
+
+void throttle_launched(struct throttle *throttle, uint64_t now_ns)
+{
+	struct throttle_interval *open = &throttle->open;
+	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
+
+	if (open->launches != 1 || open->start_ns == 0 || later > LONGEST_LAUNCH_NS)
+		return;
+	open->start_ns += later;
+	throttle->queue_end_ns += later;
 }
 
 struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns)
@@ -159,7 +170,9 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	else
 		class->cost_ns = (3 * class->cost_ns + sample) / 4;
 	if (sample > 2 * class->cost_ns)
-		class->until_sample = least(class->until_sample, SOON);
+		class->until_sample = (uint32_t)least(class->until_sample, SOON);
+	else if (class->launches >= OFTEN_UNTIL && interval->starts == 0)
+		class->until_sample = SAMPLE_SELDOM; /* as good as one */
 	class->samples += class->samples < MIN_SAMPLES;
 }
 
@@ -177,12 +190,13 @@ static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_
 static void learn_drain(struct throttle *throttle, uint64_t hidden_ns)
 {
 	uint64_t drain_ns =
-		less(hidden_ns + throttle->launch_ns, THROTTLE_START_NS + THROTTLE_MARK_NS);
+		less(hidden_ns + throttle->launch_ns + KERNEL_LATER_NS, THROTTLE_START_NS);
 
-	if (drain_ns > 2 * THROTTLE_MOST_DRAIN_NS)
+	if (drain_ns > LONGEST_DRAIN_NS)
 		return; /* the card was another's, or the thread */
-	drain_ns = throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
-	throttle->drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+	drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+	throttle->drain_ns =
+		throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
 }
 
 /* `span`: from where the interval can have begun; `whole`: from the mark before it. */
@@ -190,11 +204,11 @@ static uint64_t measured(const struct throttle_interval *interval, uint64_t span
 {
 	uint64_t busy = less(span, interval->idle_ns);
 
-	if (interval->is_bracketed) /* two marks that are late by the same */
-		return most(busy, least(whole, LEAST_COST_NS));
-	/* At least what was predicted, where that much time has passed at all. */
-	busy = most(busy, least(interval->predicted_ns, whole));
-	return most(less(busy, THROTTLE_MARK_NS), least(busy, LEAST_COST_NS));
+	/* At least what was predicted, where that much time has passed at all; but a launch between
+	 * two marks of its own takes what these say. */
+	if (!interval->is_bracketed)
+		busy = most(busy, least(interval->predicted_ns, whole));
+	return most(less(busy, THROTTLE_MARK_NS), least(most(busy, whole), LEAST_COST_NS));
 }
 
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,

@@ -21,8 +21,9 @@
 #define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
 #define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
 #define THROTTLE_START_NS UINT64_C(4000) /* from a launch on an idle card to its first work */
-#define THROTTLE_MARK_NS UINT64_C(1200)  /* by which a measured interval is too long */
-#define THROTTLE_GAP_NS UINT64_C(2000)   /* between two kernels of a stream the card does nothing */
+#define THROTTLE_AFTER_NS UINT64_C(3000) /* the same, from the return of the driver's launch */
+#define THROTTLE_MARK_NS UINT64_C(2000)  /* by which a measured interval is too long */
+#define THROTTLE_GAP_NS UINT64_C(1800)   /* between two kernels of a stream the card does nothing */
 #define THROTTLE_DRAIN_NS UINT64_C(2000) /* from the end of the work to a wait's return */
 #define THROTTLE_MOST_DRAIN_NS UINT64_C(16000) /* that is learnt of a program's waits */
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
@@ -61,24 +62,25 @@ struct throttle_interval {
 	bool is_bracketed;      /* one launch, from a mark on an idle card on */
 };
 
+/* First what every launch changes. */
 struct throttle {
-	struct throttle_account account;
 	uint64_t queue_end_ns; /* predicted: then the card has done all that was launched */
 	int64_t tokens_ns;     /* predicted work that may be launched without a closer look */
 	uint64_t pending_ns;   /* predicted work in the open interval and in unfinished ones */
 	uint64_t pending_idle_ns;
+	uint64_t drained_ns; /* when a wait returned that the next launch's idle time is of */
+	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
+	bool wants_idle;   /* idle time is to be measured after the next wait */
+	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
+	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
+	struct throttle_interval open;
 	uint64_t busy_ns;     /* measured, of this process; without the gaps */
 	uint64_t last_end_ns; /* of the last finished interval */
 	uint64_t bracket_ns;  /* when the open interval's first mark was made, on an idle card */
-	uint64_t drained_ns;  /* when a wait returned that the next launch's idle time is of */
 	uint64_t drain_ns;    /* learnt: an idle start after a wait takes so much longer */
 	uint64_t launch_ns;   /* learnt: of the driver's own launch */
-	bool wants_idle;      /* idle time is to be measured after the next wait */
-	bool may_wait;        /* kernels may wait for others on other cards; that teaches little */
-	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
-	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
-	struct throttle_interval open;
-	struct throttle_class class[THROTTLE_CLASSES];
+	struct throttle_account account;
+	struct throttle_class class[THROTTLE_CLASSES] __attribute__((aligned(64)));
 };
 
 /* What one launch needs to be let through at once. */
@@ -87,8 +89,23 @@ struct throttle_gate {
 	uint64_t end_ns;    /* launches start before it; UINT64_MAX: no end */
 };
 
+static inline uint32_t throttle_place(uint64_t key)
+{
+	return (uint32_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+}
+
+_Static_assert(THROTTLE_CLASSES == 1 << (64 - 54), "throttle_place takes ten bits");
+
 /* The class of a key, new ones included; a full neighbourhood loses its oldest. */
-struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key);
+struct throttle_class *throttle_search(struct throttle *throttle, uint64_t key);
+
+/* The same; nearly always it is where it is looked for first. */
+static inline struct throttle_class *throttle_class(struct throttle *throttle, uint64_t key)
+{
+	struct throttle_class *first = &throttle->class[throttle_place(key)];
+
+	return first->key == key ? first : throttle_search(throttle, key);
+}
 
 static inline uint64_t throttle_start(const struct throttle *throttle, uint64_t now_ns)
 {
@@ -132,6 +149,10 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 
 /* Adds a launch to the open interval. */
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
+
+/* The driver's launch has returned: the open interval's only one, if it is that, begins no earlier.
+ * After a sleep the driver takes much longer than usual. */
+void throttle_launched(struct throttle *throttle, uint64_t now_ns);
 
 /* Whether the launch's cost is to be measured by itself, between two marks. */
 bool throttle_must_sample(const struct throttle_class *class);

@@ -13,8 +13,8 @@
 #define PREEMPT_NS (150 * SIM_US)
 #define SWITCH_NS (142 * SIM_US)
 #define NOTICE_NS (20 * SIM_US)
-#define EVENT_NS (2 * SIM_US)
-#define STAMP_NS 1200 /* after its beginning */
+#define EVENT_NS (2 * SIM_US) /* behind a kernel */
+#define EVENT_ALONE_NS 100
 #define POLL_NS 500
 #define COLD_CALLS 4
 #define SLACK_NS (55 * SIM_US)
@@ -26,6 +26,7 @@ struct item {
 	uint64_t left_ns;
 	uint64_t collective;     /* of several cards: which one; 0: of one card */
 	struct sim_event *event; /* NULL: a kernel */
+	bool is_first;           /* behind nothing */
 };
 
 struct queue {
@@ -229,7 +230,7 @@ static void run_for(unsigned int on, uint64_t ns, bool is_getting_on)
 		return;
 	if (item->event != NULL) {
 		item->event->is_done = true;
-		item->event->time_ns = cards_ns + ns - (EVENT_NS - STAMP_NS);
+		item->event->time_ns = cards_ns + ns;
 	}
 	queue->tail++;
 }
@@ -261,8 +262,13 @@ static void put(unsigned int on, struct item item)
 		sim_sleep(100 * SIM_US);
 		cards_to(now);
 	}
-	if (queue->head != queue->tail && item.event == NULL &&
-	    queue->item[(queue->head - 1) % QUEUE].event == NULL)
+
+	const struct item *before = &queue->item[(queue->head - 1) % QUEUE];
+
+	item.is_first = queue->head == queue->tail;
+	if (item.event != NULL && item.is_first)
+		item.left_ns = EVENT_ALONE_NS;
+	if (item.event == NULL && !item.is_first && !(before->event != NULL && before->is_first))
 		item.gap_left_ns = SIM_GAP_NS;
 	item.ready_ns = now + sim_latency.start_ns + (card[on].owner == self ? 0 : NOTICE_NS);
 	queue->item[queue->head++ % QUEUE] = item;

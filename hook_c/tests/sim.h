@@ -4,9 +4,9 @@
  *
  * A card behaves as an H100 and an H200 were measured to: contexts take turns of 2 ms when several
  * have work, a change costs 142 us, one that interrupts 150 us, the work of a context that the card
- * is not at is noticed 20 us later, a timing event takes 2 us of the card, and so does the way from
- * one kernel to the next. Kernels fill it: those of one process run one after the other. A
- * collective is a kernel on each card that gets on only while all of them run.
+ * is not at is noticed 20 us later, a timing event behind a kernel takes 2 us of the card, and the
+ * way from one kernel to the next 1.8 us. Kernels fill it: those of one process run one after the
+ * other. A collective is a kernel on each card that gets on only while all of them run.
  */
 #ifndef VGPU_HOOK_SIM_H
 #define VGPU_HOOK_SIM_H
@@ -18,7 +18,7 @@
 #define SIM_PROCESSES 12
 #define SIM_US UINT64_C(1000)
 #define SIM_MS UINT64_C(1000000)
-#define SIM_GAP_NS (2 * SIM_US) /* between two kernels */
+#define SIM_GAP_NS 1800 /* between two kernels */
 #define SIM_BINS 600
 #define SIM_BIN_NS (100 * SIM_MS)
 
