@@ -336,6 +336,8 @@ class Kind:
     end: str = "status"
     known: str = ""
     """When this is true, the library is loaded and nothing is to do: the stub is a jump."""
+    instead: str = ""
+    """What is called in the driver's place, and calls the driver itself."""
 
 
 HOOKED = {
@@ -352,17 +354,20 @@ HOOKED = {
     ),
     "alloc.async": Kind(
         "pool_alloc_begin(&call, {out}, {bytes}, {stream}, {thread})",
-        "pool_alloc_end(&call, status)",
+        "pool_alloc_end(&call, status, {out}, {bytes}, {stream}, {thread})",
     ),
     "alloc.pool": Kind(
         "pool_alloc_from_begin(&call, {out}, {bytes}, {pool}, {stream}, {thread})",
-        "pool_alloc_end(&call, status)",
+        "pool_alloc_end(&call, status, {out}, {bytes}, {stream}, {thread})",
     ),
     "pool.create": Kind(
         "pool_create_begin(&call, {out}, {properties})",
         "pool_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
+    "pool.select": Kind(end="pool_select_end(status)"),
+    "pool.set": Kind(instead="pool_set_attribute({pool}, {attribute}, {value})"),
+    "pool.get": Kind(end="pool_get_end(status, {pool}, {attribute}, {value})"),
     "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),
     "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
     "graph.node": Kind(
@@ -462,7 +467,8 @@ HOOKED = {
         "object_map_array_end(&call, status, {list}, {count}, {stream}, {thread})",
     ),
     "free.async": Kind(
-        "free_async_begin(&call, {pointer})", "free_async_end(&call, status, {stream}, {thread})"
+        "free_async_begin(&call, {pointer}, {stream}, {thread})",
+        "free_async_end(&call, status, {stream}, {thread})",
     ),
     "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
     "context.create": Kind(
@@ -544,7 +550,7 @@ def stub(symbol: Symbol, api: Api) -> str:
     words = {role: role for role in api.roles}
     words["number"] = str(base_of(symbol.name)[1])
     words["thread"] = "false" if symbol.stream == "-" else "true"
-    call = f"driver.{symbol.name}({', '.join(names)})"
+    call = kind.instead.format(**words) or f"driver.{symbol.name}({', '.join(names)})"
     library, missing = ("DRIVER_CUDA", "CUDA_ERROR_NOT_FOUND")
     if symbol.is_nvml:
         library, missing = ("DRIVER_NVML", "NVML_ERROR_FUNCTION_NOT_FOUND")
@@ -599,7 +605,10 @@ def is_hooked(symbol: Symbol, api: dict[str, Api]) -> bool:
 def check_roles(symbol: Symbol, api: Api) -> None:
     """Refuse a line of api.tsv whose roles do not fit its class or its prototype."""
     kind = HOOKED[api.kind]
-    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end + kind.known)) - {"number", "thread"}
+    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end + kind.instead + kind.known)) - {
+        "number",
+        "thread",
+    }
     if needed != set(api.roles):
         raise SystemExit(f"api.tsv: {api.base}: class {api.kind} has the roles {sorted(needed)}")
     if symbol.arguments is None or max(api.roles.values(), default=-1) >= len(symbol.arguments):

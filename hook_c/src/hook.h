@@ -14,11 +14,19 @@
 #include "table.h"
 #include "tenant.h"
 
+/* What a call may take of a pool; pool_account.c. */
+struct pool_call {
+	uint64_t bytes;
+	uint64_t growth; /* charged for it */
+	bool is_tight;
+};
+
 /* One call of the driver in progress, on the stack of the stub. */
 struct hook_call {
 	struct tenant *tenant; /* NULL: nothing to do at the end */
 	struct table_entry entry;
 	struct tenant_pool *pool; /* hook_pool.c */
+	struct pool_call pool_call;
 	uint64_t held;
 	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
 	struct tenant *graph_tenant; /* hook_graph.c */
@@ -60,6 +68,10 @@ int primary_release_end(int status, int device);
 /* The index of the device in the limits; -1: it was not promised. */
 int device_card(struct tenant *tenant, int device);
 
+/* The device of the current context; -1: there is none. Where the process sees one device only it
+ * is that one, whether there is a context or not: the driver says so itself then. */
+int device_now(const struct tenant *tenant);
+
 /* The device and the context in which work of the stream runs: the current ones for the streams
  * without a handle of their own, and where the driver cannot say. -1: there is none. */
 int stream_device(void *stream, void **context);
@@ -71,7 +83,7 @@ int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch,
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
-int free_async_begin(struct hook_call *call, uint64_t pointer);
+int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, bool is_thread);
 int free_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
@@ -81,9 +93,19 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes);
 void memory_forget_context(struct tenant *tenant, uint64_t context);
 
 /* hook_freed.c */
+/* Lets this thread make calls that a capture of another one would forbid, until it is called again
+ * with what it has written. */
+void exchange_capture_mode(int *mode);
+
+/* Puts an event of ours into the stream, which is one of that context. */
+bool record_event(void *stream, void *context, void **event);
 int free_async_end(struct hook_call *call, int status, void *stream, bool is_thread);
 
-/* Gives back what has been freed in the order of streams and is done; `wait`: also what is not yet.
+/* Around a call of the program that waits for the card. */
+void wait_begin(struct hook_call *call);
+int wait_end(struct hook_call *call, int status);
+
+/* Gives back what has been freed in the order of streams and is done; `wait`: also what is so soon.
  * False: there was none. */
 bool freed_settle(struct tenant *tenant, bool wait);
 
@@ -113,7 +135,8 @@ int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, vo
 		     bool is_thread);
 int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t bytes, void *pool,
 			  void *stream, bool is_thread);
-int pool_alloc_end(struct hook_call *call, int status);
+int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
+		   bool is_thread);
 int pool_create_begin(struct hook_call *call, const void *out, const void *properties);
 int pool_create_end(struct hook_call *call, int status, uint64_t handle);
 int pool_destroy_begin(struct hook_call *call, void *handle);
@@ -122,14 +145,17 @@ int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
-/* Around a call of the driver that may make pools smaller. While one is under way the account does
- * not follow pools that become smaller: their numbers fall before the card has the memory. */
-void pools_giving_begin(struct tenant *tenant);
-void pools_giving_end(struct tenant *tenant);
+int pool_select_end(int status);
+int pool_set_attribute(void *pool, int attribute, void *value);
+int pool_get_end(int status, void *pool, int attribute, void *value);
 
-/* The same for the call of a program: a synchronisation, a free, a trim. */
+/* Around a call of the program that takes memory away from pools: a free, a trim. */
 int pools_begin(struct hook_call *call);
 int pools_given_end(struct hook_call *call, int status);
+int pools_freed_end(struct hook_call *call, int status);
+
+/* After a wait for the card: pools give back what they keep beyond what the program lets them. */
+void pools_waited(struct tenant *tenant);
 
 /* After whatever else may have made a pool smaller or larger: a launch. */
 int pools_end(int status);
@@ -143,6 +169,22 @@ bool pools_trim_for(struct tenant *tenant);
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
 			 bool is_first);
 void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
+
+/* hook_streams.c */
+/* Before memory that may be a pool's is freed in the order of a stream. */
+void streams_note_free(struct tenant *tenant, void *stream);
+
+/* Waits until the card has come to what has been freed so far in all streams but one (ALL_STREAMS:
+ * in every one). False: it has not within a second. */
+#define ALL_STREAMS ((void *)UINTPTR_MAX)
+bool streams_wait(struct tenant *tenant, const void *but);
+
+/* The stream ends. */
+void streams_forget(void *stream);
+
+/* Waits for an event of ours and then lets the driver know; false: it takes too long. `waits`
+ * counts over several events. */
+bool event_wait(void *event, int *waits);
 
 /* hook_local.c */
 int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,

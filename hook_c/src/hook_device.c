@@ -39,6 +39,15 @@ int device_card(struct tenant *tenant, int device)
 	return (int)value - 2;
 }
 
+int device_now(const struct tenant *tenant)
+{
+	int device = -1;
+
+	if (__atomic_load_n(&tenant->has_one_device, __ATOMIC_RELAXED) != 0)
+		return 0;
+	return driver.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+}
+
 int stream_device(void *stream, void **context)
 {
 	void *current = NULL;
@@ -89,6 +98,7 @@ int init_end(struct hook_call *call, int status)
 	if (call->tenant == NULL || status != CUDA_SUCCESS ||
 	    driver.cuDeviceGetCount(&count) != CUDA_SUCCESS || count == 0)
 		return status;
+	__atomic_store_n(&call->tenant->has_one_device, count == 1, __ATOMIC_RELAXED);
 	for (int device = 0; device < count; device++)
 		if (device_card(call->tenant, device) >= 0)
 			return status;
@@ -137,17 +147,18 @@ static struct quota_view look_at(struct tenant *tenant, int card)
 int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t width)
 {
 	struct tenant *tenant;
-	int device;
 
 	if (status != CUDA_SUCCESS || free_bytes == NULL || total_bytes == NULL ||
-	    tenant_open(&tenant) != TENANT_ENFORCED ||
-	    driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+	    tenant_open(&tenant) != TENANT_ENFORCED)
 		return status;
 
-	if (tenant_joined() != NULL) {
+	int device = device_now(tenant);
+
+	if (device < 0)
+		return status;
+
+	if (tenant_joined() != NULL)
 		freed_settle(tenant, false);
-		pools_settle(tenant);
-	}
 
 	struct quota_view view = look_at(tenant, device_card(tenant, device));
 	uint64_t total = minimum(load_width(total_bytes, width), view.limit_bytes);

@@ -8,7 +8,6 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 {
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
-	int device;
 	void *context = NULL;
 
 	call->tenant = NULL;
@@ -16,8 +15,12 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-	    driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+	if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+		return CUDA_SUCCESS;
+
+	int device = device_now(tenant);
+
+	if (device < 0)
 		return CUDA_SUCCESS;
 
 	int card = device_card(tenant, device);
@@ -90,26 +93,35 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 }
 
 /* An address that we do not know may still be a good one: the driver decides. */
-int free_async_begin(struct hook_call *call, uint64_t pointer)
+static bool find_memory(struct hook_call *call, uint64_t pointer)
 {
 	call->tenant = tenant_joined();
 	call->giving = NULL;
 	if (call->tenant != NULL &&
 	    !table_take(&call->tenant->table, TABLE_MEMORY, pointer, &call->entry))
 		call->tenant = NULL;
+	return call->tenant != NULL;
+}
+
+int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, bool is_thread)
+{
+	struct tenant *tenant = tenant_joined();
+
+	if (!find_memory(call, pointer) && tenant != NULL) /* it may be a pool's */
+		streams_note_free(tenant,
+				  stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
 	return CUDA_SUCCESS;
 }
 
 int free_begin(struct hook_call *call, uint64_t pointer)
 {
-	free_async_begin(call, pointer);
-	return call->tenant != NULL ? CUDA_SUCCESS : pools_begin(call); /* it may be a pool's */
+	return find_memory(call, pointer) ? CUDA_SUCCESS : pools_begin(call);
 }
 
 int free_end(struct hook_call *call, int status)
 {
 	if (call->tenant == NULL)
-		return pools_given_end(call, status);
+		return pools_freed_end(call, status);
 	/* There was a place for it a moment ago; if there is none now, it stays charged. */
 	if (status != CUDA_SUCCESS)
 		(void)table_put(&call->tenant->table, &call->entry);

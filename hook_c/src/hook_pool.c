@@ -1,318 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Stream-ordered memory. The card loses what the pool reserves, not what is allocated from it: a
- * pool grows in steps and keeps what is freed until a synchronisation, a trim, or for ever. So the
- * account holds for each pool what it can have reserved at most when the calls that are under way
- * are over, and a call that may make that more asks for it first.
+/* Stream-ordered memory, and memory of graphs, which is a pool of the driver's own, one a device.
  *
- * Memory of graphs is a pool of the driver's own, one a device, with the same kind of number. */
-#include "hook.h"
+ * A pool keeps what is freed until a wait for the card, a trim, or for ever. The driver is told to
+ * keep everything: a wait may last, and while it lasted nobody could know what the card still has.
+ * What it would give back at the end of a wait, we give back when the wait is over. */
+#include "launch_streams.h"
+#include "pool_account.h"
 
 #include "sys.h"
 
-#include <time.h>
-
-#define POOL_STEP (UINT64_C(32) << 20) /* by which a pool grows; measured on an H100 */
-
-/* A pool's account is one word, so that no thread ever sees or changes a part of it:
- *
- *   bits  0-30  spare     4 KiB units that calls may still take with what is charged
- *   bits 31-52  charged   2 MiB units in the account
- *   bit  53     doubtful  more is charged than the pool may have: look again after the next call
- *   bits 54-63  version   of the last look at the driver's numbers
- *
- * `in_flight` grows before a call takes from the word and falls when the call is over. Whoever has
- * read the word before it and the driver's numbers after it knows of every call that the word knows
- * of; one that comes later has changed the word, and then nothing is written. What is freed is
- * found with the next look, so `spare` is never too high. */
-#define SPARE_UNIT UINT64_C(4096)
-#define SPARE_BITS 31
-#define CHARGED_UNIT (UINT64_C(2) << 20)
-#define CHARGED_BITS 22
-#define DOUBTFUL (UINT64_C(1) << (SPARE_BITS + CHARGED_BITS))
-#define VERSION_SHIFT (SPARE_BITS + CHARGED_BITS + 1)
-#define MOST_BYTES (((UINT64_C(1) << CHARGED_BITS) - 1) * CHARGED_UNIT)
-#define MASK(bits) ((UINT64_C(1) << (bits)) - 1)
-
-/* While others are under way, what the driver has counted already is counted twice: a call that
- * does not fit for that reason waits until it is known. */
-#define CROWD_WAIT_NS 100000
-#define CROWD_WAITS 200
+#include <string.h>
 
 /* Whoever is at a pool that is to be destroyed asks the driver one question. */
 #define END_WAIT_NS 50000
 #define END_WAITS 200000 /* 10 s */
 
-/* A pool's numbers fall before the card has the memory back: that takes until the call under which
- * it happens is over (at most 0.3 ms on an H100). A call that is under way for longer waits for the
- * card, not for memory. */
-#define GIVING_NS UINT64_C(2000000)
+#define PIECE 512 /* what a pool cuts its memory into */
 
-static uint64_t spare_of(uint64_t word)
-{
-	return (word & MASK(SPARE_BITS)) * SPARE_UNIT;
-}
-
-static uint64_t charged_of(uint64_t word)
-{
-	return (word >> SPARE_BITS & MASK(CHARGED_BITS)) * CHARGED_UNIT;
-}
-
-/* What follows `word`. At most `taken` bytes of what is charged are used or will be. */
-static uint64_t next_word(uint64_t word, uint64_t charged, uint64_t taken, bool is_doubtful)
-{
-	uint64_t spare = charged > taken ? (charged - taken) / SPARE_UNIT : 0;
-
-	return ((word >> VERSION_SHIFT) + 1) << VERSION_SHIFT | (is_doubtful ? DOUBTFUL : 0) |
-	       charged / CHARGED_UNIT << SPARE_BITS | spare;
-}
-
-static uint64_t load_word(const struct tenant_pool *pool)
-{
-	return __atomic_load_n(&pool->word, __ATOMIC_SEQ_CST);
-}
-
-static bool swap_word(struct tenant_pool *pool, uint64_t old, uint64_t new)
-{
-	return __atomic_compare_exchange_n(&pool->word, &old, new, false, __ATOMIC_SEQ_CST,
-					   __ATOMIC_SEQ_CST);
-}
-
-/* The driver's numbers, and what is under way; in the order that the word's rule wants. */
-struct look {
-	uint64_t reserved;
-	uint64_t used;
-	uint64_t in_flight;
-};
-
-static bool read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
-{
-	int status = pool->is_graph
-			     ? driver.cuDeviceGetGraphMemAttribute(
-				       pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes)
-			     : driver.cuMemPoolGetAttribute(
-				       pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
-
-	if (status != CUDA_SUCCESS || *bytes > MOST_BYTES)
-		return false;
-	*bytes = (*bytes + CHARGED_UNIT - 1) / CHARGED_UNIT * CHARGED_UNIT;
-	return true;
-}
-
-static bool read_used(const struct tenant_pool *pool, uint64_t *bytes)
-{
-	int status = pool->is_graph
-			     ? driver.cuDeviceGetGraphMemAttribute(
-				       pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, bytes)
-			     : driver.cuMemPoolGetAttribute(
-				       pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, bytes);
-
-	return status == CUDA_SUCCESS;
-}
-
-/* What is reserved last, and so never less than what `used` needs. The driver goes on to count as
- * used what cuMemFree has given back (seen on an H100, driver 580): it is not more than it has. */
-static bool look_at(const struct tenant_pool *pool, struct look *look)
-{
-	look->in_flight = __atomic_load_n(&pool->in_flight, __ATOMIC_SEQ_CST);
-	if (!read_used(pool, &look->used) || !read_reserved(pool, &look->reserved))
-		return false;
-	if (look->used > look->reserved)
-		look->used = look->reserved;
-	return true;
-}
-
-/* What the pool will have reserved at most when all that is under way is over. */
-static uint64_t most_of(const struct look *look)
-{
-	uint64_t wanted;
-
-	if (__builtin_add_overflow(look->used, look->in_flight, &wanted) || wanted > MOST_BYTES)
-		return UINT64_MAX;
-	if (wanted <= look->reserved)
-		return look->reserved;
-	return look->reserved + (wanted - look->reserved + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
-void pools_giving_begin(struct tenant *tenant)
-{
-	__atomic_add_fetch(&tenant->giving, 1, __ATOMIC_SEQ_CST);
-}
-
-void pools_giving_end(struct tenant *tenant)
-{
-	__atomic_sub_fetch(&tenant->giving, 1, __ATOMIC_SEQ_CST);
-}
-
-/* Whether what the pool has no longer reserved is back at the card, so that the account may fall to
- * `charged`. Two threads that ask at the same time begin the wait anew at worst. */
-static bool is_given_back(const struct tenant *tenant, struct tenant_pool *pool, uint64_t charged)
-{
-	if (__atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) == 0)
-		return true;
-
-	uint64_t since = __atomic_load_n(&pool->fell_ns, __ATOMIC_RELAXED);
-	uint64_t now = now_ns();
-
-	if (since != 0 && charged >= __atomic_load_n(&pool->fell_to, __ATOMIC_RELAXED))
-		return now - since >= GIVING_NS;
-	__atomic_store_n(&pool->fell_to, charged, __ATOMIC_RELAXED);
-	__atomic_store_n(&pool->fell_ns, now, __ATOMIC_RELAXED);
-	return false;
-}
-
-/* What the driver has taken and must not have is asked for and not granted: it counts against
- * whatever anybody else asks for, and is not held. */
-static void count_taken(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
-{
-	if (quota_reserve(&tenant->quota, pool->card, bytes))
-		return;
-	region_ask(&tenant->region, pool->card, bytes);
-	__atomic_add_fetch(&pool->past, bytes, __ATOMIC_RELAXED);
-}
-
-static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
-{
-	uint64_t past = __atomic_load_n(&pool->past, __ATOMIC_RELAXED);
-	uint64_t part;
-
-	do
-		part = bytes < past ? bytes : past;
-	while (!__atomic_compare_exchange_n(&pool->past, &past, past - part, true, __ATOMIC_RELAXED,
-					    __ATOMIC_RELAXED));
-	if (part != 0)
-		region_withdraw(&tenant->region, pool->card, part);
-	if (bytes != part)
-		quota_release(&tenant->quota, pool->card, bytes - part);
-}
-
-/* Brings the account to what the driver says now. A thread that comes in between settles itself, or
- * leaves the word doubtful. */
-static void settle(struct tenant *tenant, struct tenant_pool *pool)
-{
-	for (int tries = 0; tries < 8; tries++) {
-		uint64_t word = load_word(pool);
-		uint64_t charged = charged_of(word);
-		struct look look = {0};
-
-		if ((word & DOUBTFUL) == 0) {
-			/* Nearly always. */
-			if (!read_reserved(pool, &look.reserved) || look.reserved == charged)
-				return;
-		}
-		if (!look_at(pool, &look))
-			return;
-
-		uint64_t most = most_of(&look);
-		uint64_t now = most < charged ? most : charged;
-		bool is_doubtful = look.in_flight != 0;
-
-		if (look.reserved > now) { /* past us, or by more than was foreseen */
-			if (load_word(pool) != word)
-				continue; /* by a call that has charged it */
-			now = look.reserved;
-		}
-		if (now < charged && !is_given_back(tenant, pool, now)) {
-			now = charged;
-			is_doubtful = true;
-		} else {
-			__atomic_store_n(&pool->fell_ns, 0, __ATOMIC_RELAXED);
-		}
-
-		uint64_t next = next_word(word, now, look.used + look.in_flight, is_doubtful);
-
-		if (now > charged)
-			count_taken(tenant, pool, now - charged);
-		if (swap_word(pool, word, next)) {
-			if (now < charged)
-				uncount(tenant, pool, charged - now);
-			return;
-		}
-		if (now > charged)
-			uncount(tenant, pool, now - charged);
-	}
-}
-
-enum growth {
-	GROWTH_NONE, /* or it is charged */
-	GROWTH_REFUSED,
-	GROWTH_CROWDED, /* refused, and perhaps only because of what is counted twice */
-};
-
-/* Makes room for a call of `bytes`, which stand in `in_flight`. */
-static enum growth charge_growth(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
-{
-	for (;;) {
-		uint64_t word = load_word(pool);
-		uint64_t charged = charged_of(word);
-		struct look look;
-
-		/* What graphs use changes with calls that take nothing: it is always looked at. */
-		if (spare_of(word) >= bytes && (bytes == 0 || !pool->is_graph)) {
-			if (swap_word(pool, word, word - bytes / SPARE_UNIT))
-				return GROWTH_NONE;
-			continue;
-		}
-		if (!look_at(pool, &look))
-			return GROWTH_REFUSED;
-
-		uint64_t most = most_of(&look);
-		uint64_t more = most > charged ? most - charged : 0;
-
-		if (more != 0 &&
-		    (most > MOST_BYTES || !quota_reserve(&tenant->quota, pool->card, more)))
-			return look.in_flight > bytes ? GROWTH_CROWDED : GROWTH_REFUSED;
-
-		/* Not lowered here. What the driver does not take of it is given back at the end.
-		 */
-		uint64_t now = charged + more;
-		bool is_doubtful = more != 0 || look.in_flight > bytes || (word & DOUBTFUL) != 0;
-
-		if (swap_word(pool, word,
-			      next_word(word, now, look.used + look.in_flight, is_doubtful)))
-			return GROWTH_NONE;
-		if (more != 0)
-			quota_release(&tenant->quota, pool->card, more);
-	}
-}
-
-static bool begin_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
-{
-	__atomic_add_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
-
-	enum growth growth = charge_growth(tenant, pool, bytes);
-
-	for (int waits = 0; growth == GROWTH_CROWDED && waits < CROWD_WAITS; waits++) {
-		sys_sleep_ns(CROWD_WAIT_NS);
-		growth = charge_growth(tenant, pool, bytes);
-	}
-	if (growth == GROWTH_NONE)
-		return true;
-	__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
-	return false;
-}
-
-/* Asking the driver costs as much as the rest of the hook, so after small calls it is asked only
- * once in a while: a pool that grows by more than was foreseen is seen within a step. */
-static void end_call(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
-{
-	uint64_t unseen = __atomic_load_n(&pool->unseen, __ATOMIC_RELAXED) + bytes;
-
-	__atomic_sub_fetch(&pool->in_flight, bytes, __ATOMIC_SEQ_CST);
-	if (unseen < POOL_STEP && (load_word(pool) & DOUBTFUL) == 0) {
-		__atomic_store_n(&pool->unseen, unseen, __ATOMIC_RELAXED);
-		return;
-	}
-	__atomic_store_n(&pool->unseen, 0, __ATOMIC_RELAXED);
-	settle(tenant, pool);
-}
+/* Neither an allocation nor a trim waits for the card. */
+#define CROWD_WAIT_NS 50000
+#define CROWD_WAITS 2000 /* 100 ms */
 
 static uint32_t pool_count(const struct tenant *tenant)
 {
@@ -346,7 +53,7 @@ void pools_settle(struct tenant *tenant)
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		if (!pin(&tenant->pool[i]))
 			continue;
-		settle(tenant, &tenant->pool[i]);
+		pool_settle(tenant, &tenant->pool[i]);
 		unpin(&tenant->pool[i]);
 	}
 }
@@ -368,48 +75,82 @@ static struct tenant_pool *find_pool(struct tenant *tenant, const void *handle, 
 	return NULL;
 }
 
-/* NULL: the device is not promised, or there are too many pools. Without a handle the pool is not
- * found until it has one. */
-static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is_graph, int device)
+static void lock_pools(struct tenant *tenant)
 {
-	int card = device_card(tenant, device);
+	while (__atomic_exchange_n(&tenant->pools_locked, 1, __ATOMIC_ACQUIRE) != 0)
+		sys_yield();
+}
 
-	if (card < 0)
-		return NULL;
+static void unlock_pools(struct tenant *tenant)
+{
+	__atomic_store_n(&tenant->pools_locked, 0, __ATOMIC_RELEASE);
+}
+
+static struct tenant_pool *take_place(struct tenant *tenant)
+{
 	for (uint32_t i = 0; i < TENANT_MAX_POOLS; i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
-		uint32_t state = TENANT_POOL_FREE;
 
-		if (!__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_TAKEN, false,
-						 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		if (pool->state != TENANT_POOL_FREE)
 			continue;
 		__atomic_fetch_add(&pool->pins, 1, __ATOMIC_SEQ_CST);
-		pool->handle = handle;
-		pool->is_graph = is_graph;
-		pool->device = device;
-		pool->card = (uint32_t)card;
-		pool->in_flight = 0;
-		pool->past = 0;
-		pool->fell_ns = 0;
-		__atomic_store_n(&pool->word, next_word(load_word(pool), 0, 0, false),
-				 __ATOMIC_SEQ_CST);
-		if (is_graph || handle != NULL)
-			__atomic_store_n(&pool->state, TENANT_POOL_LIVE, __ATOMIC_RELEASE);
-
-		uint32_t count = pool_count(tenant);
-
-		while (count < i + 1 &&
-		       !__atomic_compare_exchange_n(&tenant->pool_count, &count, i + 1, true,
-						    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-			;
+		__atomic_store_n(&pool->state, TENANT_POOL_TAKEN, __ATOMIC_SEQ_CST);
+		if (pool_count(tenant) <= i)
+			__atomic_store_n(&tenant->pool_count, i + 1, __ATOMIC_RELEASE);
 		return pool;
 	}
 	return NULL;
 }
 
-/* The device's pool that cuMemAllocAsync takes from. A program may make any pool that one, so a
- * pool that we have not seen made is known by its device. */
-static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
+/* From now on the driver gives nothing back by itself. */
+static void keep_all(struct tenant_pool *pool, uint64_t threshold)
+{
+	uint64_t all = UINT64_MAX;
+
+	if (driver.cuMemPoolSetAttribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all) ==
+	    CUDA_SUCCESS)
+		__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
+}
+
+/* NULL: the device is not promised, or there are too many pools. Without a handle the pool is not
+ * found until it has one. */
+static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is_graph, int device)
+{
+	int card = device_card(tenant, device);
+	struct tenant_pool *pool = NULL;
+	bool is_new = false;
+	uint64_t threshold = 0;
+
+	if (card < 0)
+		return NULL;
+	if (handle != NULL &&
+	    driver.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) !=
+		    CUDA_SUCCESS)
+		threshold = UINT64_MAX;
+	lock_pools(tenant);
+	if (is_graph || handle != NULL)
+		pool = find_pool(tenant, handle, is_graph, device); /* another thread was first */
+	if (pool == NULL) {
+		pool = take_place(tenant);
+		is_new = pool != NULL;
+	}
+	if (is_new) {
+		pool->handle = handle;
+		pool->is_graph = is_graph;
+		pool->device = device;
+		pool->card = (uint32_t)card;
+		pool->threshold = UINT64_MAX;
+		pool_account_start(pool);
+		if (is_graph || handle != NULL)
+			__atomic_store_n(&pool->state, TENANT_POOL_LIVE, __ATOMIC_RELEASE);
+	}
+	unlock_pools(tenant);
+	if (is_new && handle != NULL)
+		keep_all(pool, threshold);
+	return pool;
+}
+
+static struct tenant_pool *find_current(struct tenant *tenant, int device)
 {
 	void *handle;
 
@@ -419,6 +160,46 @@ static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
 	struct tenant_pool *pool = find_pool(tenant, handle, false, device);
 
 	return pool != NULL ? pool : add_pool(tenant, handle, false, device);
+}
+
+/* The device's pool that cuMemAllocAsync takes from. A program may make any pool that one, so a
+ * pool that we have not seen made is known by its device. */
+static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
+{
+	if (device < 0 || device >= TENANT_MAX_ORDINALS)
+		return find_current(tenant, device);
+
+	uint64_t *known = &tenant->pool_of_ordinal[device];
+	uint64_t version = __atomic_load_n(&tenant->pools_version, __ATOMIC_ACQUIRE);
+	uint64_t value = __atomic_load_n(known, __ATOMIC_ACQUIRE);
+
+	if ((uint32_t)value != 0 && value >> 32 == version) {
+		struct tenant_pool *pool = &tenant->pool[(uint32_t)value - 1];
+
+		if (pin(pool))
+			return pool;
+	}
+
+	struct tenant_pool *pool = find_current(tenant, device);
+
+	if (pool != NULL)
+		__atomic_store_n(known, version << 32 | (uint64_t)(pool - tenant->pool + 1),
+				 __ATOMIC_RELEASE);
+	return pool;
+}
+
+static void forget_current(struct tenant *tenant)
+{
+	__atomic_add_fetch(&tenant->pools_version, 1, __ATOMIC_ACQ_REL);
+}
+
+int pool_select_end(int status)
+{
+	struct tenant *tenant = tenant_joined();
+
+	if (tenant != NULL)
+		forget_current(tenant);
+	return status;
 }
 
 static struct tenant_pool *pool_of_graphs(struct tenant *tenant, int device)
@@ -445,35 +226,115 @@ static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
 	return NULL;
 }
 
-static bool is_any_falling(struct tenant *tenant)
+/* How much a pool keeps is ours to see to. */
+int pool_set_attribute(void *handle, int attribute, void *value)
 {
-	for (uint32_t i = 0; i < pool_count(tenant); i++)
-		if (__atomic_load_n(&tenant->pool[i].fell_ns, __ATOMIC_RELAXED) != 0)
-			return true;
-	return false;
+	struct tenant *tenant = tenant_joined();
+	struct tenant_pool *pool = NULL;
+	uint64_t threshold;
+
+	if (tenant != NULL && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && value != NULL)
+		pool = pool_of_handle(tenant, handle);
+	if (pool == NULL)
+		return driver.cuMemPoolSetAttribute(handle, attribute, value);
+	memcpy(&threshold, value, sizeof(threshold));
+	__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
+	unpin(pool);
+	return CUDA_SUCCESS;
 }
 
-static void trim_all(struct tenant *tenant)
+int pool_get_end(int status, void *handle, int attribute, void *value)
 {
-	freed_settle(tenant, false);
+	struct tenant *tenant = tenant_joined();
+
+	if (tenant == NULL || status != CUDA_SUCCESS ||
+	    attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		return status;
+
+	struct tenant_pool *pool = find_pool(tenant, handle, false, 0);
+
+	if (pool != NULL) {
+		uint64_t threshold = __atomic_load_n(&pool->threshold, __ATOMIC_ACQUIRE);
+
+		memcpy(value, &threshold, sizeof(threshold));
+		unpin(pool);
+	}
+	return status;
+}
+
+/* The pool gives back what nobody uses, as far as the driver knows. */
+static void trim(struct tenant *tenant, struct tenant_pool *pool, uint64_t keep_bytes)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	exchange_capture_mode(&mode);
 	pools_giving_begin(tenant);
+	if (pool->is_graph)
+		driver.cuDeviceGraphMemTrim(pool->device);
+	else
+		driver.cuMemPoolTrimTo(pool->handle, keep_bytes);
+	pools_giving_end(tenant);
+	exchange_capture_mode(&mode);
+}
+
+/* Whether the pool has anything to give back at the end of a wait. */
+static bool is_above_threshold(const struct tenant *tenant, const struct tenant_pool *pool,
+			       uint64_t threshold)
+{
+	uint64_t reserved;
+	uint64_t used;
+
+	if (pool->is_graph || threshold == UINT64_MAX || !pool_read_reserved(pool, &reserved) ||
+	    reserved <= threshold)
+		return false;
+	/* What cuMemFree has freed the driver goes on to count as used. */
+	return __atomic_load_n(&tenant->plain_frees, __ATOMIC_RELAXED) != 0 ||
+	       !pool_read_used(pool, &used) || used > reserved || reserved - used >= POOL_STEP;
+}
+
+void pools_waited(struct tenant *tenant)
+{
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
 		if (!pin(pool))
 			continue;
-		if (pool->is_graph)
-			driver.cuDeviceGraphMemTrim(pool->device);
-		else
-			driver.cuMemPoolTrimTo(pool->handle, 0);
+
+		uint64_t threshold = __atomic_load_n(&pool->threshold, __ATOMIC_ACQUIRE);
+
+		if (is_above_threshold(tenant, pool, threshold))
+			trim(tenant, pool, threshold);
+		pool_settle(tenant, pool);
 		unpin(pool);
 	}
-	pools_giving_end(tenant);
-	pools_settle(tenant);
-	if (is_any_falling(tenant)) {
-		sys_sleep_ns(GIVING_NS);
-		pools_settle(tenant);
+}
+
+static bool is_any_crowded(struct tenant *tenant)
+{
+	for (uint32_t i = 0; i < pool_count(tenant); i++)
+		if (pool_is_crowded(&tenant->pool[i]))
+			return true;
+	return __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* False: not all that is free could be given back, because the card has not come to it. */
+static bool trim_all(struct tenant *tenant)
+{
+	bool is_idle = streams_wait(tenant, ALL_STREAMS);
+
+	for (uint32_t i = 0; i < pool_count(tenant); i++) {
+		struct tenant_pool *pool = &tenant->pool[i];
+
+		if (!pin(pool))
+			continue;
+		trim(tenant, pool, 0);
+		unpin(pool);
 	}
+	/* What other threads may take or are giving back at this moment is charged meanwhile. */
+	for (int waits = 0; waits < CROWD_WAITS && is_any_crowded(tenant); waits++)
+		sys_sleep_ns(CROWD_WAIT_NS);
+	pools_settle(tenant);
+	return is_idle;
 }
 
 bool pools_trim_for(struct tenant *tenant)
@@ -484,13 +345,6 @@ bool pools_trim_for(struct tenant *tenant)
 		return had_freed;
 	trim_all(tenant);
 	return true;
-}
-
-static bool is_capturing(void *stream)
-{
-	int status = 0;
-
-	return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
 static int device_of_graph(const void *properties)
@@ -506,7 +360,7 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 {
 	int card = device_card(tenant, device);
 
-	if (card < 0 || bytes > UINT64_MAX - POOL_STEP ||
+	if (card < 0 || bytes > POOL_MOST_BYTES ||
 	    !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	quota_release(&tenant->quota, (unsigned int)card, bytes);
@@ -519,26 +373,34 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 	return CUDA_SUCCESS;
 }
 
-static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
-		  uint64_t bytes)
+/* Near the limit. What this stream has freed it may have again at once, so the others are waited
+ * for first; they are seldom more than none. Then for everything, so that a trim gives back what
+ * is free; and if the card is too busy for that, what is free stays for the driver to find. */
+static bool take_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
+		       uint64_t bytes, const void *stream)
 {
-	bool is_granted = false;
+	if (streams_wait(tenant, stream) &&
+	    pool_call_begin_tight(tenant, pool, call, bytes, POOL_STEP))
+		return true;
+	freed_settle(tenant, false);
 
-	if (bytes <= MOST_BYTES) {
-		bytes = (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
-		is_granted = begin_call(tenant, pool, bytes);
-		if (!is_granted) {
-			trim_all(tenant); /* other pools may keep what nobody uses */
-			is_granted = begin_call(tenant, pool, bytes);
-		}
-	}
-	if (!is_granted) {
+	bool is_idle = trim_all(tenant);
+
+	return pool_call_begin(tenant, pool, call, bytes) ||
+	       (streams_wait(tenant, stream) &&
+		pool_call_begin_tight(tenant, pool, call, bytes, is_idle ? POOL_STEP : UINT64_MAX));
+}
+
+static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
+		  uint64_t bytes, const void *stream)
+{
+	if (!pool_call_begin(tenant, pool, &call->pool_call, bytes) &&
+	    !take_tight(tenant, pool, &call->pool_call, bytes, stream)) {
 		unpin(pool);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	call->tenant = tenant;
 	call->pool = pool;
-	call->held = bytes;
 	return CUDA_SUCCESS;
 }
 
@@ -556,12 +418,12 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	if (stream == NULL && is_thread)
 		stream = (void *)STREAM_PER_THREAD;
 
-	void *context;
-	int device = stream_device(stream, &context);
+	void *context = NULL;
+	int device = tenant->has_one_device ? 0 : stream_device(stream, &context);
 
 	if (device < 0)
 		return CUDA_SUCCESS; /* no context: the driver says so itself */
-	if (is_capturing(stream))
+	if (stream_is_captured(stream))
 		return check_node(tenant, device, bytes);
 
 	struct tenant_pool *pool =
@@ -569,7 +431,7 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 
 	if (pool == NULL)
 		return has_handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	return charge(call, tenant, pool, bytes);
+	return charge(call, tenant, pool, bytes, stream);
 }
 
 int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, void *stream,
@@ -584,12 +446,45 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 	return begin(call, out, bytes, pool, true, stream, is_thread);
 }
 
-int pool_alloc_end(struct hook_call *call, int status)
+/* Whether the pool has no more than is granted now. What the driver has given past that the program
+ * has not seen: at once back with it. */
+static bool settle_call(struct tenant *tenant, struct tenant_pool *pool,
+			const struct pool_call *call, int status, uint64_t pointer)
 {
-	if (call->tenant == NULL)
+	bool is_granted = pool_call_end(tenant, pool, call);
+
+	if (!is_granted && status == CUDA_SUCCESS) {
+		if (driver.cuMemFree_v2(pointer) == CUDA_SUCCESS)
+			__atomic_add_fetch(&pool->undone, (call->bytes + PIECE - 1) / PIECE * PIECE,
+					   __ATOMIC_SEQ_CST);
+		trim(tenant, pool, 0);
+		pool_settle(tenant, pool);
+	}
+	pool_turn_end(pool, call);
+	return is_granted || status != CUDA_SUCCESS;
+}
+
+int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
+		   bool is_thread)
+{
+	struct tenant *tenant = call->tenant;
+	struct tenant_pool *pool = call->pool;
+
+	if (tenant == NULL)
 		return status;
-	end_call(call->tenant, call->pool, call->held);
-	unpin(call->pool);
+	if (!settle_call(tenant, pool, &call->pool_call, status, *out)) {
+		/* Once more, if there is room for the most that it can take. */
+		status = CUDA_ERROR_OUT_OF_MEMORY;
+		trim_all(tenant);
+		if (pool_call_begin(tenant, pool, &call->pool_call, bytes)) {
+			if (stream == NULL && is_thread)
+				stream = (void *)STREAM_PER_THREAD;
+			status = driver.cuMemAllocFromPoolAsync(out, bytes, pool->handle, stream);
+			if (!settle_call(tenant, pool, &call->pool_call, status, *out))
+				status = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	unpin(pool);
 	return status;
 }
 
@@ -618,6 +513,8 @@ int pool_create_end(struct hook_call *call, int status, uint64_t handle)
 	if (call->tenant == NULL)
 		return status;
 	call->pool->handle = (void *)(uintptr_t)handle;
+	if (status == CUDA_SUCCESS)
+		keep_all(call->pool, 0);
 	__atomic_store_n(&call->pool->state,
 			 status == CUDA_SUCCESS ? TENANT_POOL_LIVE : TENANT_POOL_ENDED,
 			 __ATOMIC_SEQ_CST);
@@ -655,7 +552,7 @@ int pool_destroy_begin(struct hook_call *call, void *handle)
 	pools_giving_begin(call->tenant);
 	if (end_pool(call->pool)) {
 		driver.cuMemPoolTrimTo(handle, 0);
-		if (!read_reserved(call->pool, &call->held))
+		if (!pool_read_reserved(call->pool, &call->held))
 			call->held = UINT64_MAX;
 	}
 	return CUDA_SUCCESS;
@@ -663,20 +560,15 @@ int pool_destroy_begin(struct hook_call *call, void *handle)
 
 int pool_destroy_end(struct hook_call *call, int status)
 {
-	uint64_t word;
-
 	if (call->tenant == NULL)
 		return status;
 	pools_giving_end(call->tenant);
+	forget_current(call->tenant);
 	if (status == CUDA_SUCCESS) {
-		do
-			word = load_word(call->pool);
-		while (!swap_word(call->pool, word, next_word(word, 0, 0, false)));
-		if (call->held < charged_of(word))
-			uncount(call->tenant, call->pool, charged_of(word) - call->held);
+		pool_account_end(call->tenant, call->pool, call->held);
 	} else {
 		__atomic_store_n(&call->pool->state, TENANT_POOL_LIVE, __ATOMIC_SEQ_CST);
-		settle(call->tenant, call->pool);
+		pool_settle(call->tenant, call->pool);
 	}
 	unpin(call->pool);
 	return status;
@@ -694,9 +586,22 @@ int pools_begin(struct hook_call *call)
 
 int pools_given_end(struct hook_call *call, int status)
 {
-	if (call->giving != NULL)
+	if (call->giving != NULL) {
 		pools_giving_end(call->giving);
-	return pools_end(status);
+		pools_settle(call->giving);
+	}
+	return status;
+}
+
+/* By cuMemFree: of a pool's memory that is a free and a wait in one. */
+int pools_freed_end(struct hook_call *call, int status)
+{
+	if (call->giving != NULL) {
+		pools_giving_end(call->giving);
+		__atomic_store_n(&call->giving->plain_frees, 1, __ATOMIC_RELAXED);
+		pools_waited(call->giving);
+	}
+	return status;
 }
 
 int pools_end(int status)
@@ -706,8 +611,7 @@ int pools_end(int status)
 	if (tenant == NULL)
 		return status;
 	freed_settle(tenant, false);
-	if (pool_count(tenant) != 0)
-		pools_settle(tenant);
+	pools_settle(tenant);
 	return status;
 }
 
@@ -716,10 +620,10 @@ static uint64_t graph_bytes(const struct tenant_pool *pool, uint64_t bytes, bool
 {
 	uint64_t used = 0;
 
-	if (!is_first && !read_used(pool, &used))
+	if (!is_first && !pool_read_used(pool, &used))
 		used = 0; /* then all of it is asked for */
 	bytes = bytes > used ? bytes - used : 0;
-	return bytes > MOST_BYTES ? bytes : (bytes + SPARE_UNIT - 1) / SPARE_UNIT * SPARE_UNIT;
+	return bytes;
 }
 
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
@@ -732,9 +636,8 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 	for (int tries = 0; tries < 2; tries++) {
 		uint64_t more = graph_bytes(pool, bytes, is_first);
 
-		if (more <= MOST_BYTES && begin_call(tenant, pool, more)) {
+		if (pool_call_begin(tenant, pool, &call->pool_call, more)) {
 			call->pool = pool;
-			call->held = more;
 			return true;
 		}
 		trim_all(tenant); /* other graphs and pools may keep what nobody uses */
@@ -747,7 +650,7 @@ void graph_memory_settle(struct tenant *tenant, const struct hook_call *call)
 {
 	if (call->pool == NULL)
 		return;
-	end_call(tenant, call->pool, call->held);
+	(void)pool_call_end(tenant, call->pool, &call->pool_call);
 	unpin(call->pool);
 }
 

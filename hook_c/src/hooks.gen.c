@@ -262,6 +262,15 @@ EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
 	return primary_retain_end(&call, status, HOOK_VALUE(status, out));
 }
 
+EXPORT int cuDeviceSetMemPool(int a0, void *a1);
+EXPORT int cuDeviceSetMemPool(int a0, void *a1)
+{
+	HOOK_ENTER(cuDeviceSetMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuDeviceSetMemPool(a0, a1);
+
+	return pool_select_end(status);
+}
+
 EXPORT int cuDeviceTotalMem(unsigned int *total, int device);
 EXPORT int cuDeviceTotalMem(unsigned int *total, int device)
 {
@@ -792,7 +801,7 @@ EXPORT int cuMemAllocAsync(uint64_t *out, size_t bytes, void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocAsync(out, bytes, stream);
-	return pool_alloc_end(&call, status);
+	return pool_alloc_end(&call, status, out, bytes, stream, false);
 }
 
 EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream);
@@ -805,7 +814,7 @@ EXPORT int cuMemAllocAsync_ptsz(uint64_t *out, size_t bytes, void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocAsync_ptsz(out, bytes, stream);
-	return pool_alloc_end(&call, status);
+	return pool_alloc_end(&call, status, out, bytes, stream, true);
 }
 
 EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void *stream);
@@ -818,7 +827,7 @@ EXPORT int cuMemAllocFromPoolAsync(uint64_t *out, size_t bytes, void *pool, void
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocFromPoolAsync(out, bytes, pool, stream);
-	return pool_alloc_end(&call, status);
+	return pool_alloc_end(&call, status, out, bytes, stream, false);
 }
 
 EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool, void *stream);
@@ -831,7 +840,7 @@ EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool,
 	if (status != 0)
 		return status;
 	status = driver.cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream);
-	return pool_alloc_end(&call, status);
+	return pool_alloc_end(&call, status, out, bytes, stream, true);
 }
 
 EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2);
@@ -917,7 +926,7 @@ EXPORT int cuMemFreeAsync(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_async_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer, stream, false);
 
 	if (status != 0)
 		return status;
@@ -930,7 +939,7 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream)
 {
 	HOOK_ENTER(cuMemFreeAsync_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = free_async_begin(&call, pointer);
+	int status = free_async_begin(&call, pointer, stream, true);
 
 	if (status != 0)
 		return status;
@@ -1034,17 +1043,22 @@ EXPORT int cuMemPoolDestroy(void *pool)
 	return pool_destroy_end(&call, status);
 }
 
-EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2);
-EXPORT int cuMemPoolSetAttribute(void *a0, int a1, void *a2)
+EXPORT int cuMemPoolGetAttribute(void *pool, int attribute, void *value);
+EXPORT int cuMemPoolGetAttribute(void *pool, int attribute, void *value)
+{
+	HOOK_ENTER(cuMemPoolGetAttribute, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemPoolGetAttribute(pool, attribute, value);
+
+	return pool_get_end(status, pool, attribute, value);
+}
+
+EXPORT int cuMemPoolSetAttribute(void *pool, int attribute, void *value);
+EXPORT int cuMemPoolSetAttribute(void *pool, int attribute, void *value)
 {
 	HOOK_ENTER(cuMemPoolSetAttribute, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	struct hook_call call;
-	int status = pools_begin(&call);
+	int status = pool_set_attribute(pool, attribute, value);
 
-	if (status != 0)
-		return status;
-	status = driver.cuMemPoolSetAttribute(a0, a1, a2);
-	return pools_given_end(&call, status);
+	return status;
 }
 
 EXPORT int cuMemPoolTrimTo(void *a0, size_t a1);
@@ -1080,6 +1094,15 @@ EXPORT int cuMemRetainAllocationHandle(uint64_t *out, void *address)
 	int status = driver.cuMemRetainAllocationHandle(out, address);
 
 	return object_retain_end(status, HOOK_VALUE(status, out), (uint64_t)(uintptr_t)address);
+}
+
+EXPORT int cuMemSetMemPool(void *a0, int a1, void *a2);
+EXPORT int cuMemSetMemPool(void *a0, int a1, void *a2)
+{
+	HOOK_ENTER(cuMemSetMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = driver.cuMemSetMemPool(a0, a1, a2);
+
+	return pool_select_end(status);
 }
 
 EXPORT int cuMemUnmap(uint64_t address, size_t bytes);
@@ -2049,6 +2072,7 @@ const struct driver_name driver_names[] = {
 	ROW(cuDevicePrimaryCtxReset, (void *)cuDevicePrimaryCtxReset, DRIVER_CUDA),
 	ROW(cuDevicePrimaryCtxReset_v2, (void *)cuDevicePrimaryCtxReset_v2, DRIVER_CUDA),
 	ROW(cuDevicePrimaryCtxRetain, (void *)cuDevicePrimaryCtxRetain, DRIVER_CUDA),
+	ROW(cuDeviceSetMemPool, (void *)cuDeviceSetMemPool, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem, (void *)cuDeviceTotalMem, DRIVER_CUDA),
 	ROW(cuDeviceTotalMem_v2, (void *)cuDeviceTotalMem_v2, DRIVER_CUDA),
 	ROW(cuEventCreate, NULL, DRIVER_CUDA),
@@ -2127,11 +2151,12 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemMapArrayAsync_ptsz, (void *)cuMemMapArrayAsync_ptsz, DRIVER_CUDA),
 	ROW(cuMemPoolCreate, (void *)cuMemPoolCreate, DRIVER_CUDA),
 	ROW(cuMemPoolDestroy, (void *)cuMemPoolDestroy, DRIVER_CUDA),
-	ROW(cuMemPoolGetAttribute, NULL, DRIVER_CUDA),
+	ROW(cuMemPoolGetAttribute, (void *)cuMemPoolGetAttribute, DRIVER_CUDA),
 	ROW(cuMemPoolSetAttribute, (void *)cuMemPoolSetAttribute, DRIVER_CUDA),
 	ROW(cuMemPoolTrimTo, (void *)cuMemPoolTrimTo, DRIVER_CUDA),
 	ROW(cuMemRelease, (void *)cuMemRelease, DRIVER_CUDA),
 	ROW(cuMemRetainAllocationHandle, (void *)cuMemRetainAllocationHandle, DRIVER_CUDA),
+	ROW(cuMemSetMemPool, (void *)cuMemSetMemPool, DRIVER_CUDA),
 	ROW(cuMemUnmap, (void *)cuMemUnmap, DRIVER_CUDA),
 	ROW(cuMipmappedArrayCreate, (void *)cuMipmappedArrayCreate, DRIVER_CUDA),
 	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),

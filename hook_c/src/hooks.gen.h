@@ -47,6 +47,7 @@ struct driver {
 	int (*cuDevicePrimaryCtxReset)(int);
 	int (*cuDevicePrimaryCtxReset_v2)(int);
 	int (*cuDevicePrimaryCtxRetain)(void **, int);
+	int (*cuDeviceSetMemPool)(int, void *);
 	int (*cuDeviceTotalMem)(unsigned int *, int);
 	int (*cuDeviceTotalMem_v2)(size_t *, int);
 	int (*cuEventCreate)(void **, unsigned int);
@@ -130,6 +131,7 @@ struct driver {
 	int (*cuMemPoolTrimTo)(void *, size_t);
 	int (*cuMemRelease)(uint64_t);
 	int (*cuMemRetainAllocationHandle)(uint64_t *, void *);
+	int (*cuMemSetMemPool)(void *, int, void *);
 	int (*cuMemUnmap)(uint64_t, size_t);
 	int (*cuMipmappedArrayCreate)(void **, const void *, unsigned int);
 	int (*cuMipmappedArrayDestroy)(void *);

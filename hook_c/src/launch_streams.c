@@ -81,6 +81,7 @@ static void leave_stream(void *stream)
 int stream_destroy_begin(void *stream)
 {
 	leave_stream(stream);
+	streams_forget(stream);
 	return CUDA_SUCCESS;
 }
 

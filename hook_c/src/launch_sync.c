@@ -21,7 +21,7 @@ int sync_begin(struct hook_call *call)
 	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
 	call->gate = NULL;
-	pools_begin(call);
+	wait_begin(call);
 	if (tenant == NULL || cards == NULL)
 		return CUDA_SUCCESS;
 
@@ -42,7 +42,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	struct launch_card *card = call->gate;
 
 	if (card == NULL)
-		return pools_given_end(call, status);
+		return wait_end(call, status);
 	uint64_t now_ns = clock_near_ns();
 
 	marks_harvest(card);
@@ -53,7 +53,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	}
 	card_unlock(card);
 	count_sync(card, UINT32_MAX);
-	return pools_given_end(call, status);
+	return wait_end(call, status);
 }
 
 int sync_end(struct hook_call *call, int status)

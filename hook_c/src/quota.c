@@ -25,23 +25,44 @@ static void back_off(const struct quota *quota, unsigned int tries)
 	sys_sleep_ns(1000L * (1 + (long)(quota->region->slot + tries * 7U) % 50));
 }
 
+static bool take_if_fits(struct quota *quota, unsigned int card, uint64_t bytes, uint64_t limit)
+{
+	if (bytes > limit)
+		return false; /* also keeps the sums below far from wrapping */
+	region_ask(quota->region, card, bytes);
+	if (limit == LIMITS_NONE || fits(quota, card, limit)) {
+		region_take(quota->region, card, bytes);
+		region_note_high(quota->region, card);
+		return true;
+	}
+	region_withdraw(quota->region, card, bytes);
+	return false;
+}
+
+static uint64_t limit_of(const struct quota *quota, unsigned int card)
+{
+	return limits_load(&quota->limits->card[card].memory_bytes);
+}
+
+bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	limits_refresh(quota->limits);
+	region_tend(quota->region, false);
+	return take_if_fits(quota, card, bytes, limit_of(quota, card));
+}
+
 bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
 {
 	limits_refresh(quota->limits);
 	region_tend(quota->region, false);
 
 	for (unsigned int tries = 0; tries < RESERVE_TRIES; tries++) {
-		uint64_t limit = limits_load(&quota->limits->card[card].memory_bytes);
+		uint64_t limit = limit_of(quota, card);
 
-		if (bytes > limit)
-			break; /* also keeps the sums below far from wrapping */
-		region_ask(quota->region, card, bytes);
-		if (limit == LIMITS_NONE || fits(quota, card, limit)) {
-			region_take(quota->region, card, bytes);
-			region_note_high(quota->region, card);
+		if (take_if_fits(quota, card, bytes, limit))
 			return true;
-		}
-		region_withdraw(quota->region, card, bytes);
+		if (bytes > limit)
+			break;
 		if (tries == 0)
 			region_tend(quota->region, true); /* a slot of the dead may be in the way */
 		else
@@ -124,7 +145,8 @@ void quota_give(struct quota *quota, unsigned int card, uint64_t asked)
 struct quota_view quota_look(struct quota *quota, unsigned int card)
 {
 	limits_refresh(quota->limits);
-	region_tend(quota->region, false);
+	if (!region_is_alone(quota->region))
+		region_tend(quota->region, false);
 
 	uint64_t overhead = limits_load(&quota->limits->card[card].overhead_bytes);
 	uint64_t used = region_sum(quota->region, card);

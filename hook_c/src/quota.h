@@ -35,6 +35,9 @@ struct quota_view {
 
 /* Exactly so many bytes. Any thread; false leaves nothing counted. */
 bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes);
+
+/* The same for what can be done without: tries once, and a refusal is none that anybody sees. */
+bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes);
 void quota_release(struct quota *quota, unsigned int card, uint64_t bytes);
 
 /* What the driver takes for an allocation of so many bytes; give back with the same number. */

@@ -644,6 +644,14 @@ static bool is_due(const uint64_t *last, uint64_t now)
 	return then > now || now - then >= TEND_NS; /* "later than now" can only be garbage */
 }
 
+bool region_is_alone(const struct region *region)
+{
+	return __atomic_load_n(&region->claimed, __ATOMIC_ACQUIRE) != 0 &&
+	       __atomic_load_n(&region->slot, __ATOMIC_RELAXED) == 0 &&
+	       __atomic_load_n(&region->seen_high, __ATOMIC_RELAXED) == 1 &&
+	       __atomic_load_n(&region->usage->slots_high, __ATOMIC_RELAXED) == 1;
+}
+
 void region_tend(struct region *region, bool now)
 {
 	uint64_t clock = now_ns(CLOCK_MONOTONIC_COARSE);

@@ -77,6 +77,9 @@ uint32_t region_list(struct region *region, unsigned int card, struct region_pro
 void region_note_high(struct region *region, unsigned int card);
 void region_note_refused(struct region *region, unsigned int card);
 
+/* Whether no other process has ever had a slot: then there are none of the dead. Any thread. */
+bool region_is_alone(const struct region *region);
+
 /* Clears the slots of the dead, at most every 50 ms a container by whoever comes first, and takes
  * care that our own lock still stands (a daemon may have closed all its descriptors).
  * `now`: without waiting for the 50 ms. Any thread; never waits. */

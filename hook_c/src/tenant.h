@@ -19,7 +19,8 @@
 
 #define TENANT_MAX_ORDINALS 64
 #define TENANT_MAX_POOLS 256
-#define TENANT_MAX_FREED 256  /* beyond it a free waits for its stream */
+#define TENANT_MAX_FREED 256 /* beyond it a free waits for its stream */
+#define TENANT_MAX_STREAMS 32
 #define TENANT_MAX_LOCALS 256 /* contexts; so many fill several cards by their mere cost */
 
 enum {
@@ -29,20 +30,22 @@ enum {
 	TENANT_POOL_ENDED, /* destroyed, and free when nobody is at it any more */
 };
 
-/* A memory pool of the driver that this process takes device memory from; hook_pool.c. */
+/* A memory pool of the driver that this process takes device memory from; hook_pool.c, and what
+ * it is charged: pool_account.c. */
 struct tenant_pool {
 	uint32_t state;
 	uint32_t card;
 	void *handle;  /* of the memory of graphs: none */
 	bool is_graph; /* one a device */
 	int device;
-	uint64_t word;      /* what the account holds for it, and what of that is free */
-	uint64_t in_flight; /* asked for by calls under way */
-	uint64_t unseen;    /* given by the driver since it was last asked; near enough */
-	uint64_t past;      /* of what is charged: asked for and not granted */
-	uint64_t fell_to;   /* what the account falls to when the card has the rest back */
-	uint64_t fell_ns;   /* when that was first seen; 0: nothing falls */
 	uint32_t pins;      /* threads that are at it */
+	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
+	uint64_t word;      /* what the account holds for it */
+	uint64_t worst;     /* of that: charged by calls under way */
+	uint64_t wanted;    /* bytes that calls under way ask for */
+	uint64_t past;      /* of what is charged: asked for and not granted */
+	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
+	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
 };
 
 /* The local memory of a context, once it has grown; hook_local.c. */
@@ -55,10 +58,17 @@ struct tenant_local {
 	uint32_t calls; /* under way, which have charged and have not yet had their answer */
 };
 
+/* A stream that pools' memory has been freed in; hook_streams.c. */
+struct tenant_stream {
+	uint64_t name;      /* 0: free */
+	uint32_t has_freed; /* and is not known to have come to it */
+};
+
 enum {
 	TENANT_FREED_NONE,
 	TENANT_FREED_TAKEN, /* one thread is at it */
 	TENANT_FREED_PENDING,
+	TENANT_FREED_DONE, /* its stream has come to the free */
 };
 
 /* Memory that the program has freed in the order of a stream and the driver still keeps;
@@ -70,6 +80,7 @@ struct tenant_freed {
 	uint64_t owner;  /* the context that it was taken in */
 	uint64_t object; /* or a mapping of an object of cuMemCreate that is being undone; else 0 */
 	void *event;     /* behind the free */
+	uint64_t done_ns;
 };
 
 enum tenant_state {
@@ -79,24 +90,33 @@ enum tenant_state {
 };
 
 struct tenant {
-	uint32_t stage;       /* tenant.c */
-	uint32_t contexts;    /* living ones of this process */
-	struct region region; /* every launch reads its slot */
+	uint32_t stage; /* tenant.c */
+	/* What nearly every call looks at stands in one line. */
+	uint32_t has_one_device; /* 1: the process sees no other than ordinal 0 */
+	uint32_t pool_count;     /* pools at or above this index were never used */
+	uint32_t freed_count;
+	uint32_t giving;        /* calls of the driver under way that make pools smaller */
+	uint32_t waiting;       /* calls of the program that wait for the card */
+	uint32_t plain_frees;   /* 1: cuMemFree may have taken memory from pools */
+	uint32_t pools_version; /* grows when a device may have another current pool */
+	uint32_t contexts;      /* living ones of this process */
+	uint32_t tiles;         /* 1: there may be some in the table */
+	struct region region;   /* every launch reads its slot */
+	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
+	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;
 	struct quota quota;
 	struct table table;
 	struct reason reason;
-	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
-	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
-	uint32_t pool_count; /* pools at or above this index were never used */
+	/* By ordinal: the version, and the index + 1 of the current pool then. */
+	uint64_t pool_of_ordinal[TENANT_MAX_ORDINALS];
 	struct tenant_pool pool[TENANT_MAX_POOLS];
-	uint32_t giving; /* calls of the driver under way that may make pools smaller */
+	uint32_t pools_locked; /* while one is added; never over a call of the driver */
+	struct tenant_stream stream[TENANT_MAX_STREAMS];
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
 	uint32_t local_locked;                            /* never over a call of the driver */
 	struct tenant_local local[TENANT_MAX_LOCALS];
-	uint32_t freed_count;
 	struct tenant_freed freed[TENANT_MAX_FREED];
-	uint32_t tiles;       /* 1: there may be some in the table */
 	uint64_t last_object; /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {

@@ -94,16 +94,20 @@ void region_tend(struct region *region, bool now)
 	(void)now;
 }
 
-int pools_begin(struct hook_call *call)
+void wait_begin(struct hook_call *call)
 {
 	(void)call;
-	return CUDA_SUCCESS;
 }
 
-int pools_given_end(struct hook_call *call, int status)
+int wait_end(struct hook_call *call, int status)
 {
 	(void)call;
 	return status;
+}
+
+void streams_forget(void *stream)
+{
+	(void)stream;
 }
 
 int device_card(struct tenant *tenant, int device)

@@ -99,6 +99,14 @@ class Program(Driver):
             self._cuda.cuMemPoolSetAttribute(ctypes.c_void_p(pool), attribute, ctypes.byref(value))
         )
 
+    def get_pool(self, pool: int, attribute: int) -> tuple[int, int]:
+        """Call cuMemPoolGetAttribute for a number of 64 bits; code and number."""
+        value = ctypes.c_uint64()
+        code = self._cuda.cuMemPoolGetAttribute(
+            ctypes.c_void_p(pool), attribute, ctypes.byref(value)
+        )
+        return int(code), value.value
+
     def graph_alloc(self, graph: int, size: int) -> int:
         """Call cuGraphAddMemAllocNode for device 0."""
         node = ctypes.c_void_p()

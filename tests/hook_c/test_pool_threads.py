@@ -82,23 +82,22 @@ def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
     assert container.used() == gpu.used_bytes() == GIB
 
 
-def test_a_call_that_fits_waits_for_one_that_the_driver_has_counted_already(
+def test_a_call_that_fits_waits_for_one_that_is_charged_for_more_than_it_takes(
     tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
-    hold(AFTER, 600 * MIB)
-    gpu.inject("cuMemPoolGetAttribute", code=0)  # to count the looks at the pool
-    looks = gpu.calls("cuMemPoolGetAttribute")
+    code, address = tenant.do("out", "cuMemAllocAsync", 300 * MIB, 0)
+    assert code == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    hold(AFTER, 300 * MIB)
+    assert gpu.used_bytes() == 320 * MIB
+    assert container.used() == 640 * MIB
 
-    tenant.send("out", "cuMemAllocAsync", 300 * MIB, 0)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while gpu.calls("cuMemPoolGetAttribute") < looks + 4:  # it has been refused once
-        assert time.monotonic() < deadline
-        time.sleep(0.0001)
+    tenant.send("out", "cuMemAllocAsync", 480 * MIB, 0)
     gpu.clear_faults()
 
     assert tenant.answer()[0] == 0
     assert tenant.do("finish")[0] == 0
-    assert container.used() == gpu.used_bytes() == 928 * MIB
+    assert container.used() == gpu.used_bytes() == 800 * MIB
 
 
 def test_growth_that_the_driver_refuses_is_given_back(
@@ -119,9 +118,10 @@ def test_what_a_call_found_to_spare_is_not_found_twice(
     hold(BEFORE, 20 * MIB)
 
     assert allocate(tenant, 20 * MIB) == OUT_OF_MEMORY
-    assert allocate(tenant, 11 * MIB) == 0
     gpu.clear_faults()
     assert tenant.do("finish")[0] == 0
+    assert allocate(tenant, 12 * MIB) == OUT_OF_MEMORY
+    assert allocate(tenant, 11 * MIB) == 0
     assert container.used() == gpu.used_bytes() == GIB
 
 
@@ -144,6 +144,30 @@ def test_what_a_pool_gives_back_is_charged_until_the_card_has_it(
     gpu.clear_faults()
     tenant.do("finish")
     assert container.used() == gpu.used_bytes() == 0
+
+
+@pytest.mark.parametrize(("size", "code"), [(300 * MIB, 0), (600 * MIB, OUT_OF_MEMORY)])
+def test_what_a_pool_gives_back_is_not_taken_anew_before_the_card_has_it(
+    tenant: Process,
+    container: Container,
+    gpu: SimulatedGpu,
+    hold: Callable[..., None],
+    size: int,
+    code: int,
+) -> None:
+    freed_in_a_pool(tenant)
+    hold("pool gives back", call="cuCtxSynchronize")
+
+    most = 0
+    tenant.send("out", "cuMemAllocAsync", size, 0)
+    while not select.select([tenant.process.stdout], [], [], 0)[0]:
+        most = max(most, gpu.used_bytes())
+    most = max(most, gpu.used_bytes())
+    assert tenant.answer()[0] == code
+    assert 608 * MIB <= most <= GIB
+    gpu.clear_faults()
+    tenant.do("finish")
+    assert container.used() == gpu.used_bytes() == (320 * MIB if code == 0 else 0)
 
 
 @pytest.mark.parametrize("name", ["allocate", "async"])

@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stream-ordered allocation. A pool reserves memory of the card in steps of 32 MiB, exactly as much
- * as its pieces need; beyond its release threshold it gives memory back at a synchronisation, never
- * by itself (measured). Order between streams is not modelled: a freed piece is free at once.
+ * Stream-ordered allocation. A pool has pieces at places of an endless line, and memory of the card
+ * behind some of the line's chunks of 32 MiB. A piece goes where the pool must grow least: chunks
+ * that are wholly free are moved there, the free rest of others is of use only where it lies.
+ * Memory beyond the release threshold goes back at a synchronisation, never by itself; a trim gives
+ * back no chunk in which something was freed since the last one (all measured on an H100 and an
+ * H200).
+ *
+ * What is freed is free at once for its own stream, and for another when the card has come to the
+ * free; until then a pool grows, and only where it cannot does the other stream wait (the driver's
+ * default, REUSE_ALLOW_INTERNAL_DEPENDENCIES).
  */
 #include "pool.h"
 #include "address.h"
+#include "clock.h"
 #include "context.h"
 #include "graph.h"
 #include "memory.h"
@@ -28,6 +36,16 @@ enum attribute {
 	USED_HIGH = 8,
 };
 
+/* Of a pool's line. What has been freed stays until somebody has waited for it. */
+struct piece {
+	uint64_t start;
+	uint64_t end;
+	const struct region *region; /* NULL: freed */
+	uint64_t stream;             /* where it was freed: its number */
+	uint64_t ready_ns;           /* when the card comes to that */
+	struct piece *next;          /* in the order of their places */
+};
+
 struct pool {
 	uint32_t magic;
 	CUdevice ordinal;
@@ -38,6 +56,9 @@ struct pool {
 	uint64_t used_bytes;
 	uint64_t used_high_bytes;
 	uint64_t stale_bytes; /* freed by cuMemFree, and counted as used for ever */
+	struct piece *pieces;
+	bool *backed; /* by chunk of the line */
+	uint64_t chunks;
 	uint64_t threshold_bytes;
 	int reuse[REUSE_LAST + 1];
 	struct pool *next;
@@ -84,37 +105,257 @@ static bool valid(const struct pool *pool)
 
 /* --- growing and shrinking ------------------------------------------------------------------ */
 
-static bool grow(struct pool *pool, uint64_t bytes)
+static bool is_in_the_way(const struct piece *piece, const struct stream *stream, uint64_t now_ns)
 {
-	uint64_t wanted = pool->used_bytes + bytes;
+	return piece->region != NULL ||
+	       (stream != NULL && piece->stream != stream->number && piece->ready_ns > now_ns);
+}
 
-	if (wanted > pool->reserved_bytes) {
-		/* A test may have it take some steps more than anybody can foresee. */
-		uint64_t more = round_up(wanted - pool->reserved_bytes, STEP_BYTES) +
-				(uint64_t)state_fault("pool takes steps") * STEP_BYTES;
-		if (!state_take(device_card(pool->ordinal), HOLDING_MEMORY, more))
+static bool overlaps(const struct piece *piece, uint64_t start, uint64_t end)
+{
+	return piece->start < end && start < piece->end;
+}
+
+/* Has memory, and nothing in it that is of use to anybody but the stream. */
+static bool is_movable(const struct pool *pool, uint64_t chunk, const struct stream *stream,
+		       uint64_t now_ns)
+{
+	if (!pool->backed[chunk])
+		return false;
+	for (const struct piece *piece = pool->pieces; piece != NULL; piece = piece->next)
+		if (overlaps(piece, chunk * STEP_BYTES, (chunk + 1) * STEP_BYTES) &&
+		    is_in_the_way(piece, stream, now_ns))
 			return false;
-		pool->reserved_bytes += more;
+	return true;
+}
+
+static bool is_backed(const struct pool *pool, uint64_t chunk)
+{
+	return chunk < pool->chunks && pool->backed[chunk];
+}
+
+/* The chunks that the place lacks, less those that can be moved there. */
+static uint64_t growth_at(const struct pool *pool, uint64_t start, uint64_t end,
+			  const struct stream *stream, uint64_t now_ns)
+{
+	uint64_t first = start / STEP_BYTES;
+	uint64_t last = (end - 1) / STEP_BYTES;
+	uint64_t lacking = 0;
+	uint64_t movable = 0;
+
+	for (uint64_t chunk = first; chunk <= last; chunk++)
+		lacking += !is_backed(pool, chunk);
+	for (uint64_t chunk = 0; chunk < pool->chunks && movable < lacking; chunk++)
+		movable +=
+			(chunk < first || chunk > last) && is_movable(pool, chunk, stream, now_ns);
+	return lacking - movable;
+}
+
+/* Where the pool grows least; the next place that is not in the way of anything, again and again.
+ */
+static uint64_t find_place(const struct pool *pool, uint64_t bytes, const struct stream *stream,
+			   uint64_t now_ns, uint64_t *growth)
+{
+	const struct piece *piece = pool->pieces;
+	uint64_t start = 0;
+	uint64_t best = 0;
+
+	*growth = UINT64_MAX;
+	for (;;) {
+		while (piece != NULL && !is_in_the_way(piece, stream, now_ns))
+			piece = piece->next;
+		if (piece == NULL || piece->start - start >= bytes) {
+			uint64_t found = growth_at(pool, start, start + bytes, stream, now_ns);
+			if (found < *growth) {
+				*growth = found;
+				best = start;
+			}
+		}
+		if (piece == NULL)
+			return best;
+		start = piece->end;
+		piece = piece->next;
 	}
-	pool->used_bytes = wanted;
+}
+
+/* What was freed there is no more. */
+static bool clear(struct pool *pool, uint64_t start, uint64_t end)
+{
+	for (struct piece **link = &pool->pieces; *link != NULL;) {
+		struct piece *piece = *link;
+		if (piece->region != NULL || !overlaps(piece, start, end)) {
+			link = &piece->next;
+		} else if (piece->start < start && piece->end > end) {
+			struct piece *rest = malloc(sizeof(*rest));
+			if (rest == NULL)
+				return false;
+			*rest = *piece;
+			rest->start = end;
+			piece->end = start;
+			piece->next = rest;
+			return true;
+		} else if (piece->start < start) {
+			piece->end = start;
+			link = &piece->next;
+		} else if (piece->end > end) {
+			piece->start = end;
+			link = &piece->next;
+		} else {
+			*link = piece->next;
+			free(piece);
+		}
+	}
+	return true;
+}
+
+static bool lengthen(struct pool *pool, uint64_t chunks)
+{
+	if (chunks <= pool->chunks)
+		return true;
+	bool *longer = realloc(pool->backed, chunks * sizeof(*longer));
+	if (longer == NULL)
+		return false;
+	for (uint64_t chunk = pool->chunks; chunk < chunks; chunk++)
+		longer[chunk] = false;
+	pool->backed = longer;
+	pool->chunks = chunks;
+	return true;
+}
+
+/* Moves chunks to a place; those that it then still lacks are new. */
+static bool back(struct pool *pool, uint64_t start, uint64_t end, const struct stream *stream,
+		 uint64_t now_ns)
+{
+	uint64_t first = start / STEP_BYTES;
+	uint64_t last = (end - 1) / STEP_BYTES;
+	uint64_t from = 0;
+
+	for (uint64_t chunk = first; chunk <= last; chunk++) {
+		if (pool->backed[chunk])
+			continue;
+		pool->backed[chunk] = true;
+		while (from < pool->chunks &&
+		       ((from >= first && from <= last) || !is_movable(pool, from, stream, now_ns)))
+			from++;
+		if (from == pool->chunks)
+			continue;
+		pool->backed[from] = false;
+		if (!clear(pool, from * STEP_BYTES, (from + 1) * STEP_BYTES))
+			return false;
+	}
+	return clear(pool, start, end);
+}
+
+static void add_piece(struct pool *pool, struct piece *piece)
+{
+	struct piece **link = &pool->pieces;
+
+	while (*link != NULL && (*link)->start < piece->start)
+		link = &(*link)->next;
+	piece->next = *link;
+	*link = piece;
+}
+
+static uint64_t backed_chunks(const struct pool *pool)
+{
+	uint64_t count = 0;
+
+	for (uint64_t chunk = 0; chunk < pool->chunks; chunk++)
+		count += pool->backed[chunk];
+	return count;
+}
+
+/* The stream goes on when the others have come to what they have freed. */
+static uint64_t wait_for_others(const struct pool *pool, struct stream *stream)
+{
+	for (const struct piece *piece = pool->pieces; piece != NULL; piece = piece->next)
+		if (piece->region == NULL && piece->ready_ns > stream->tail_ns)
+			stream->tail_ns = piece->ready_ns;
+	return UINT64_MAX;
+}
+
+static struct piece *grow(struct pool *pool, uint64_t bytes, struct stream *stream)
+{
+	struct piece *piece = calloc(1, sizeof(*piece));
+	uint64_t now_ns = clock_now_ns();
+	uint64_t growth;
+
+	if (piece == NULL)
+		return NULL;
+	uint64_t start = find_place(pool, bytes, stream, now_ns, &growth);
+	/* A test may have it take some steps more than anybody can foresee. */
+	uint64_t beyond = growth == 0 ? 0 : (uint64_t)state_fault("pool takes steps");
+	if (!state_take(device_card(pool->ordinal), HOLDING_MEMORY,
+			(growth + beyond) * STEP_BYTES)) {
+		start = find_place(pool, bytes, stream, UINT64_MAX, &growth);
+		if (growth != 0) {
+			free(piece);
+			return NULL;
+		}
+		now_ns = wait_for_others(pool, stream);
+		beyond = 0;
+	}
+	uint64_t needed = (start + bytes - 1) / STEP_BYTES + 1;
+	if (!lengthen(pool, (needed > pool->chunks ? needed : pool->chunks) + beyond) ||
+	    !back(pool, start, start + bytes, stream, now_ns)) {
+		state_give(device_card(pool->ordinal), HOLDING_MEMORY,
+			   (growth + beyond) * STEP_BYTES);
+		free(piece);
+		return NULL;
+	}
+	for (uint64_t chunk = pool->chunks - beyond; chunk < pool->chunks; chunk++)
+		pool->backed[chunk] = true;
+	piece->start = start;
+	piece->end = start + bytes;
+	add_piece(pool, piece);
+	pool->reserved_bytes = backed_chunks(pool) * STEP_BYTES;
+	pool->used_bytes += bytes;
 	if (pool->used_bytes > pool->used_high_bytes)
 		pool->used_high_bytes = pool->used_bytes;
 	if (pool->reserved_bytes > pool->reserved_high_bytes)
 		pool->reserved_high_bytes = pool->reserved_bytes;
+	return piece;
+}
+
+/* Somebody has waited for what was freed and is done. */
+static void forget_freed(struct pool *pool, uint64_t now_ns)
+{
+	for (struct piece **link = &pool->pieces; *link != NULL;) {
+		struct piece *piece = *link;
+		if (piece->region != NULL || piece->ready_ns > now_ns) {
+			link = &piece->next;
+			continue;
+		}
+		*link = piece->next;
+		free(piece);
+	}
+}
+
+static bool is_empty(const struct pool *pool, uint64_t chunk)
+{
+	for (const struct piece *piece = pool->pieces; piece != NULL; piece = piece->next)
+		if (overlaps(piece, chunk * STEP_BYTES, (chunk + 1) * STEP_BYTES))
+			return false;
 	return true;
 }
 
 static void shrink(struct pool *pool, uint64_t keep_bytes)
 {
-	uint64_t needed = round_up(pool->used_bytes, STEP_BYTES);
-	uint64_t keep = keep_bytes > needed ? keep_bytes : needed;
+	uint64_t reserved = pool->reserved_bytes;
 
-	if (keep >= pool->reserved_bytes)
+	for (uint64_t chunk = pool->chunks; chunk-- > 0 && reserved > keep_bytes;) {
+		if (reserved - keep_bytes < STEP_BYTES || !pool->backed[chunk] ||
+		    !is_empty(pool, chunk))
+			continue;
+		pool->backed[chunk] = false;
+		reserved -= STEP_BYTES;
+	}
+	uint64_t less = pool->reserved_bytes - reserved;
+
+	if (less == 0)
 		return;
-	uint64_t less = pool->reserved_bytes - keep;
-
 	/* The number falls first. A test may hold a call here, and others go on meanwhile. */
-	pool->reserved_bytes = keep;
+	pool->reserved_bytes = reserved;
 	if (state_map()->faults_high != 0) {
 		driver_unlock(NULL);
 		(void)state_fault("pool gives back");
@@ -127,25 +368,41 @@ static void drop(struct pool *pool)
 {
 	struct pool **link = &pools;
 
+	forget_freed(pool, UINT64_MAX);
 	shrink(pool, 0);
 	while (*link != pool)
 		link = &(*link)->next;
 	*link = pool->next;
 	pool->magic = 0;
+	free(pool->backed);
 	free(pool);
 }
 
-void pool_free(struct region *region)
+/* Without a stream it is gone at once. */
+static void free_piece(struct region *region, const struct stream *stream)
 {
 	struct pool *pool = region->pool;
 	CUdeviceptr base = region->base;
 	uint64_t bytes = region->bytes;
 
+	for (struct piece *piece = pool->pieces; piece != NULL; piece = piece->next)
+		if (piece->region == region) {
+			piece->region = NULL;
+			piece->stream = stream != NULL ? stream->number : 0;
+			piece->ready_ns = stream != NULL ? stream_ready_ns(stream) : 0;
+		}
+	if (stream == NULL)
+		forget_freed(pool, 0);
 	memory_undescribe(region);
 	address_release(base, bytes);
 	pool->used_bytes -= round_up(bytes, PIECE_BYTES);
 	if (pool->destroyed && pool->used_bytes == 0)
 		drop(pool);
+}
+
+void pool_free(struct region *region)
+{
+	free_piece(region, NULL);
 }
 
 void pool_free_at_once(struct region *region)
@@ -161,24 +418,32 @@ void pool_free_at_once(struct region *region)
 
 void pool_trim_idle(const struct context *context)
 {
+	uint64_t now_ns = clock_now_ns();
+
 	for (struct pool *pool = pools; pool != NULL; pool = pool->next)
-		if (pool->ordinal == context->ordinal)
+		if (pool->ordinal == context->ordinal) {
+			forget_freed(pool, now_ns);
 			shrink(pool, pool->threshold_bytes);
+		}
 }
 
 void pool_forget_context(const struct context *context)
 {
 	for (struct pool *pool = pools; pool != NULL; pool = pool->next)
-		if (context->primary && pool->ordinal == context->ordinal)
+		if (context->primary && pool->ordinal == context->ordinal) {
+			forget_freed(pool, UINT64_MAX);
 			shrink(pool, 0);
+		}
 }
 
 /* --- allocating ----------------------------------------------------------------------------- */
 
-static CUresult allocate_from(struct context *context, struct pool *pool, uint64_t bytes,
+static CUresult allocate_from(struct stream *stream, struct pool *pool, uint64_t bytes,
 			      CUdeviceptr *out)
 {
-	if (bytes > ADDRESS_BYTES || !grow(pool, round_up(bytes, PIECE_BYTES)))
+	struct piece *piece =
+		bytes <= ADDRESS_BYTES ? grow(pool, round_up(bytes, PIECE_BYTES), stream) : NULL;
+	if (piece == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr base = address_reserve(bytes);
 	struct region *region =
@@ -187,10 +452,12 @@ static CUresult allocate_from(struct context *context, struct pool *pool, uint64
 		if (base != 0)
 			address_release(base, bytes);
 		pool->used_bytes -= round_up(bytes, PIECE_BYTES);
+		forget_freed(pool, 0);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	region->context = context;
+	region->context = stream->context;
 	region->pool = pool;
+	piece->region = region;
 	*out = base;
 	return CUDA_SUCCESS;
 }
@@ -208,7 +475,7 @@ static CUresult allocate_in(struct context *context, bool per_thread, CUdevicept
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture != NULL)
 		return graph_capture_allocation(stream, bytes, out);
-	return allocate_from(context, pool, bytes, out);
+	return allocate_from(stream, pool, bytes, out);
 }
 
 static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out, size_t bytes,
@@ -265,6 +532,8 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 	 * or trim changes that (measured; there it must be one of the same stream). */
 	if (region->kind == REGION_LINEAR || region->kind == REGION_SMALL)
 		region->freed = true;
+	else if (region->kind == REGION_POOL)
+		free_piece(region, stream);
 	else
 		memory_release(region);
 	return CUDA_SUCCESS;
