@@ -41,6 +41,7 @@ struct program {
 	bool is_varied;  /* one function of 10 us to 3 ms */
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
 	struct launch_words words;
+	uint32_t gaps; /* inside of each launch, of a graph */
 	uint64_t launches;
 	struct tenant tenant;
 };
@@ -257,7 +258,8 @@ static void work(unsigned int number)
 			key = 2;
 		}
 		if (!launch_is_free())
-			gate_begin(&call, &own->tenant, key, (void *)stream);
+			gate_begin(&call, &own->tenant,
+				   (struct launch){.key = key, .gaps = own->gaps}, (void *)stream);
 		sim_launch(card_under((void *)stream), ns, collective);
 		gate_end(&call);
 		if (own->is_synchronous) {
@@ -534,6 +536,17 @@ static void test_mixed_kernels_and_several_streams(void)
 	CHECK(is_near("40 % in twelve streams", alone(what, 40), 40, 2));
 	what = (struct program){.is_varied = true};
 	CHECK(is_near("30 % of one function of many lengths", alone(what, 30), 30, 2));
+}
+
+/* 64 kernels of 20 us and the gaps between them are one launch. */
+static void test_gaps_in_graphs_are_not_charged(void)
+{
+	struct program what = {.kernel_ns = (UINT64_C(64) * 20 + 63) * SIM_US, .gaps = 63};
+	double work = 64 * 20.0 / (64 * 20 + 63);
+
+	CHECK(is_near("25 % of graphs", alone(what, 25) * work, 25, 1));
+	CHECK(is_near("50 % of graphs", alone(what, 50) * work, 50, 1));
+	CHECK(is_near("90 % of graphs", alone(what, 90) * work, 90, 1));
 }
 
 static void test_idle_time_is_not_charged(void)
@@ -1043,6 +1056,7 @@ int main(void)
 	RUN(test_what_is_waited_for_is_paid_for);
 	RUN(test_starts_from_idle_are_not_charged);
 	RUN(test_mixed_kernels_and_several_streams);
+	RUN(test_gaps_in_graphs_are_not_charged);
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
