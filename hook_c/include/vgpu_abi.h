@@ -101,7 +101,7 @@ struct vgpu_usage_turn {
 	/* minor 2: of containers with several cards */
 	uint64_t window_end_ns; /* of the first card: until then all cards may be launched on */
 	uint64_t due_ns;        /* predicted, at the last launch, for all that was launched */
-	uint32_t launches; /* on the card, modulo 2^32: how far one is behind another */
+	uint32_t launches;      /* on the card, modulo 2^32: how far one is behind another */
 	uint8_t pad1[60];
 };
 

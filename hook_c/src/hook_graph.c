@@ -19,6 +19,7 @@ struct needs {
 	uint64_t held_bytes;  /* allocated and not yet freed, at this node */
 	uint64_t peak_bytes;
 	int device; /* of the allocations; -1: none yet */
+	uint32_t gaps;
 };
 
 /* Addresses of a graph's allocations and their sizes, for the nodes that free them. */
@@ -161,6 +162,33 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 	}
 }
 
+/* Between the kernels of a graph that is one chain of them; a card rests there for a moment. 0 for
+ * any other graph: what branches may run at the same time. */
+static uint32_t gaps_of(void *const *nodes, size_t count)
+{
+	size_t roots = 0;
+
+	if (driver.cuGraphNodeGetDependencies == NULL ||
+	    driver.cuGraphNodeGetDependentNodes == NULL || count > UINT32_MAX)
+		return 0;
+	for (size_t i = 0; i < count; i++) {
+		size_t before = 0;
+		size_t behind = 0;
+		int type;
+
+		/* The question fails where a dependency is not the plain one: kernels that start
+		 * before the one before them has ended leave no gap. */
+		if (driver.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS ||
+		    type != CU_GRAPH_NODE_TYPE_KERNEL ||
+		    driver.cuGraphNodeGetDependencies(nodes[i], NULL, &before) != CUDA_SUCCESS ||
+		    driver.cuGraphNodeGetDependentNodes(nodes[i], NULL, &behind) != CUDA_SUCCESS ||
+		    before > 1 || behind > 1)
+			return 0;
+		roots += before == 0;
+	}
+	return roots == 1 ? (uint32_t)(count - 1) : 0;
+}
+
 /* In the order in which the driver lists the nodes, which is the order in which they were made. */
 static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 {
@@ -183,6 +211,8 @@ static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 	if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
 			see_node(walk, nodes[i], depth);
+	if (depth == 0)
+		walk->needs.gaps = gaps_of(nodes, count);
 	sys_unmap((void *)nodes, bytes);
 	walk->allocations = outer;
 	walk->room = outer_room;
@@ -218,6 +248,7 @@ static int prepare(struct hook_call *call, void *graph)
 					   .bytes = needs.peak_bytes,
 					   .owner = needs.local_bytes,
 					   .card = (uint32_t)needs.device,
+					   .gaps = needs.gaps,
 					   .refs = GRAPH_NEW};
 	return status;
 }
@@ -232,7 +263,8 @@ int graph_instantiate_begin(struct hook_call *call, const void *out, void *graph
 int graph_instantiate_end(struct hook_call *call, int status, uint64_t instance)
 {
 	if (call->graph_tenant != NULL && status == CUDA_SUCCESS &&
-	    (call->graph.bytes != 0 || call->graph.owner > LOCAL_FIRST_BYTES)) {
+	    (call->graph.bytes != 0 || call->graph.owner > LOCAL_FIRST_BYTES ||
+	     call->graph.gaps != 0)) {
 		call->graph.handle = instance;
 		/* No memory for it: its needs are then charged when they have been met. */
 		(void)table_put(&call->graph_tenant->table, &call->graph);
@@ -352,8 +384,12 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 
 	if (stream == NULL && is_thread)
 		stream = (void *)STREAM_PER_THREAD;
-	if (status == CUDA_SUCCESS && tenant != NULL && instance != NULL && !launch_is_free())
-		gate_begin(call, tenant, launch_key(instance, NULL), stream);
+	if (status == CUDA_SUCCESS && tenant != NULL && instance != NULL && !launch_is_free()) {
+		struct launch launch = {.key = launch_key(instance, NULL),
+					.gaps = call->graph_tenant == NULL ? 0 : call->graph.gaps};
+
+		gate_begin(call, tenant, launch, stream);
+	}
 	return status;
 }
 

@@ -63,11 +63,11 @@ static inline void add_launch(struct launch_card *card, struct throttle_class *c
 
 /* Adds a launch that may go, with the marks that it needs. Under the lock, which it lets go of;
  * `must_mark`: one before it. */
-static void add_measured(struct hook_call *call, struct launch_card *card, uint64_t key,
+static void add_measured(struct hook_call *call, struct launch_card *card, struct launch launch,
 			 void *stream, uint64_t context, bool must_mark)
 {
 	struct throttle *throttle = &card->throttle;
-	struct throttle_class *class = throttle_class(throttle, key);
+	struct throttle_class *class = throttle_class(throttle, launch.key);
 	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
 	uint64_t now_ns = clock_ns();
 
@@ -83,7 +83,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, uint6
 		card_unlock(card);
 		marks_set(card, stream, context);
 		card_lock(card);
-		class = throttle_class(throttle, key);
+		class = throttle_class(throttle, launch.key);
 		now_ns = clock_ns();
 	}
 	call->gate = card;
@@ -91,6 +91,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, uint6
 	if (throttle->tokens_ns <= 0)
 		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
+	class->gaps = launch.gaps;
 	add_launch(card, class, now_ns);
 	card_publish_pending(card);
 	card_unlock(card);
@@ -98,7 +99,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, uint6
 
 /* A launch that has to ask: by card, stream, context, limit, credit. */
 static void gate_slowly(struct hook_call *call, struct launch_card *card, struct tenant *tenant,
-			uint64_t key, void *stream)
+			struct launch launch, void *stream)
 {
 	if (stream_is_captured(stream))
 		return;
@@ -113,9 +114,9 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 
 	bool has_waited = false;
 
-	launch_pass(card, tenant, key, &has_waited);
+	launch_pass(card, tenant, launch.key, &has_waited);
 	/* A turn begins with a mark: the card's change of contexts is nobody's work. */
-	add_measured(call, card, key, stream, context, has_waited);
+	add_measured(call, card, launch, stream, context, has_waited);
 }
 
 static inline struct launch_card *card_at_hand(struct tenant *tenant, void *stream)
@@ -128,7 +129,7 @@ static inline struct launch_card *card_at_hand(struct tenant *tenant, void *stre
 		       : card_of(tenant, stream);
 }
 
-void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream)
+void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch launch, void *stream)
 {
 	struct launch_card *card = card_at_hand(tenant, stream);
 
@@ -145,7 +146,7 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 
 	if (is_usual) {
 		uint64_t now_ns = clock_near_ns();
-		struct throttle_class *class = throttle_class(&card->throttle, key);
+		struct throttle_class *class = throttle_class(&card->throttle, launch.key);
 		uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
 		uint64_t window_ns = __atomic_load_n(card->window_end, __ATOMIC_RELAXED);
 
@@ -163,7 +164,7 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 				card_unlock(card);
 				marks_harvest(card);
 				card_lock(card);
-				add_measured(call, card, key, stream, context, false);
+				add_measured(call, card, launch, stream, context, false);
 				return;
 			}
 			card->stream_count = 1;
@@ -175,7 +176,7 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, voi
 		}
 	}
 	card_unlock(card);
-	gate_slowly(call, card, tenant, key, stream);
+	gate_slowly(call, card, tenant, launch, stream);
 }
 
 void gate_end(struct hook_call *call)

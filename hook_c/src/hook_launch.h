@@ -32,9 +32,14 @@ bool launch_prepare(void);
 /* From now on launches of this process ask nothing: no limit concerns it. */
 void launch_is_inert(void);
 
-/* Lets the launch through when it may go, and counts it. `key` names what is launched: launches of
- * one key take about the same time. gate_end must follow. */
-void gate_begin(struct hook_call *call, struct tenant *tenant, uint64_t key, void *stream);
+/* What is launched: launches of one key take about the same time. */
+struct launch {
+	uint64_t key;
+	uint32_t gaps; /* between kernels of a graph, one after the other */
+};
+
+/* Lets the launch through when it may go, and counts it. gate_end must follow. */
+void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch launch, void *stream);
 void gate_end(struct hook_call *call);
 
 /* Events die with their context, marks must stand in a stream before that goes. */

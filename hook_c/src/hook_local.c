@@ -304,7 +304,8 @@ int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_an
 	if (tenant == NULL || !launch_is_known(function))
 		status = charge_kernel(call, function, stream, &tenant);
 	if (status == CUDA_SUCCESS && tenant != NULL && !launch_is_free())
-		gate_begin(call, tenant, launch_key(function, grid_and_block), stream);
+		gate_begin(call, tenant,
+			   (struct launch){.key = launch_key(function, grid_and_block)}, stream);
 	return status;
 }
 

@@ -85,6 +85,10 @@ struct driver {
 	int (*cuGraphLaunch_ptsz)(void *, void *);
 	int (*cuGraphMemAllocNodeGetParams)(void *, void *);
 	int (*cuGraphMemFreeNodeGetParams)(void *, uint64_t *);
+	int (*cuGraphNodeGetDependencies)(void *, void **, size_t *);
+	int (*cuGraphNodeGetDependencies_v2)(void *, void **, void *, size_t *);
+	int (*cuGraphNodeGetDependentNodes)(void *, void **, size_t *);
+	int (*cuGraphNodeGetDependentNodes_v2)(void *, void **, void *, size_t *);
 	int (*cuGraphNodeGetType)(void *, int *);
 	int (*cuGraphUpload)(void *, void *);
 	int (*cuGraphUpload_ptsz)(void *, void *);

@@ -90,6 +90,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 	if (throttle_must_sample(class))
 		throttle->wants_idle = true;
 	open->launches++;
+	open->gaps += class->gaps;
 	open->predicted_ns += cost;
 	throttle->queue_end_ns = start + cost;
 	throttle->pending_ns += cost;
@@ -182,7 +183,8 @@ static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_
 {
 	if (!interval->is_in_order)
 		return 0;
-	return least((interval->launches - interval->starts) * THROTTLE_GAP_NS,
+	return least((interval->launches - interval->starts) * THROTTLE_GAP_NS +
+			     interval->gaps * THROTTLE_INNER_GAP_NS,
 		     busy_ns * MOST_GAPS_PERCENT / 100);
 }
 

@@ -24,7 +24,8 @@
 #define THROTTLE_AFTER_NS UINT64_C(3000) /* the same, from the return of the driver's launch */
 #define THROTTLE_MARK_NS UINT64_C(2000)  /* by which a measured interval is too long */
 #define THROTTLE_GAP_NS UINT64_C(1800)   /* between two kernels of a stream the card does nothing */
-#define THROTTLE_DRAIN_NS UINT64_C(2000) /* from the end of the work to a wait's return */
+#define THROTTLE_INNER_GAP_NS UINT64_C(1000)   /* between two of a graph */
+#define THROTTLE_DRAIN_NS UINT64_C(2000)       /* from the end of the work to a wait's return */
 #define THROTTLE_MOST_DRAIN_NS UINT64_C(16000) /* that is learnt of a program's waits */
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
 #define THROTTLE_DOUBT_NS UINT64_C(20000)      /* predicted idle time that is not just believed */
@@ -42,10 +43,11 @@ struct throttle_account {
 struct throttle_class {
 	uint64_t key; /* 0: free */
 	uint64_t cost_ns;
-	uint32_t samples;
+	uint16_t samples;
+	uint16_t is_out; /* launched with an unknown cost, and not measured yet */
 	uint32_t until_sample;
-	uint32_t is_out; /* launched with an unknown cost, and not measured yet */
 	uint32_t launches;
+	uint32_t gaps; /* between the kernels of a graph that come one after the other */
 };
 
 struct throttle_interval {
@@ -54,6 +56,7 @@ struct throttle_interval {
 	uint64_t idle_ns;
 	uint64_t start_ns;      /* of its first launch on an idle card; 0: the card was busy */
 	uint64_t starts;        /* of its launches, on an idle card */
+	uint64_t gaps;          /* in the graphs that were launched */
 	uint64_t begun_ns;      /* when its first launch was made */
 	uint64_t key;           /* of the only class in it; 0: several */
 	uint64_t known_idle_ns; /* of one without launches: from a wait's return to its mark */

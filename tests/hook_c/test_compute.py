@@ -99,6 +99,22 @@ def test_graphs_count_like_their_kernels(limited: Callable[[int], Container], bu
     assert run(process, 20_000) <= 0.20 + SLACK
 
 
+def test_gaps_between_a_graphs_kernels_are_not_charged(
+    limited: Callable[[int], Container], busy: Busy
+) -> None:
+    """On a card there is 1 us between two of a graph; the simulated card has no gaps."""
+    container = limited(20)
+    process = busy(container, "graph", 5_000)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    process.stdin.write("1.0\n")
+    process.stdin.flush()
+    launched_ns = json.loads(process.stdout.readline())["launches"] * 5_000
+
+    assert 0.6 <= container.usage.slot[0].dev[0].busy_ns / launched_ns <= 0.93
+
+
 def test_a_limit_may_be_changed_while_it_runs(
     limited: Callable[[int], Container], busy: Busy
 ) -> None:

@@ -26,6 +26,7 @@ struct node {
 	CUdeviceptr address;
 	struct graph *child;
 	struct graph *bodies[2]; /* of a conditional node */
+	bool is_captured;
 	struct node *next;
 };
 
@@ -159,6 +160,7 @@ CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, CUfun
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	node->kernel = kernel;
 	node->local_bytes = kernel->local_bytes;
+	node->is_captured = true;
 	return CUDA_SUCCESS;
 }
 
@@ -633,6 +635,41 @@ CUDA_API(cuGraphGetNodes, (struct graph * graph, struct node **out, size_t *coun
 	     node = node->next)
 		out[written++] = node;
 	*count = out != NULL ? written : graph->count;
+	return CUDA_SUCCESS;
+}
+
+/* What was captured depends on what was captured before it; nodes made by hand do not say. */
+static bool is_behind(const struct node *node, const struct node *before)
+{
+	return node != NULL && node->is_captured && before != NULL && before->next == node;
+}
+
+static const struct node *before_of(const struct node *node)
+{
+	const struct node *before = node->graph->first;
+
+	while (before != NULL && before->next != node)
+		before = before->next;
+	return before;
+}
+
+CUDA_API(cuGraphNodeGetDependencies, (struct node * node, struct node **out, size_t *count))
+{
+	CUresult status = enter(__func__, node != NULL && out == NULL && count != NULL);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	*count = is_behind(node, before_of(node));
+	return CUDA_SUCCESS;
+}
+
+CUDA_API(cuGraphNodeGetDependentNodes, (struct node * node, struct node **out, size_t *count))
+{
+	CUresult status = enter(__func__, node != NULL && out == NULL && count != NULL);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	*count = is_behind(node->next, node);
 	return CUDA_SUCCESS;
 }
 
