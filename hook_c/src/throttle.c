@@ -14,6 +14,7 @@
 #define MOST_WAIT_NS 3000000
 #define MOST_GAPS_PERCENT 30    /* of the time that kernels of 5 us take with them */
 #define LONGEST_LAUNCH_NS 50000 /* beyond it the thread was not at it */
+#define LONGEST_COLD_LAUNCH_NS 200000
 #define LONGEST_DRAIN_NS 1000000
 #define KERNEL_LATER_NS 500 /* than a mark does a kernel begin */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
@@ -107,7 +108,7 @@ void throttle_launched(struct throttle *throttle, uint64_t now_ns)
 	struct throttle_interval *open = &throttle->open;
 	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
 
-	if (open->launches != 1 || open->start_ns == 0 || later > LONGEST_LAUNCH_NS)
+	if (open->launches != 1 || open->start_ns == 0 || later > LONGEST_COLD_LAUNCH_NS)
 		return;
 	open->start_ns += later;
 	throttle->queue_end_ns += later;
