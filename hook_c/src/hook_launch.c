@@ -92,6 +92,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
 	class->gaps = launch.gaps;
+	class->is_graph = launch.is_graph;
 	add_launch(card, class, now_ns);
 	card_publish_pending(card);
 	card_unlock(card);

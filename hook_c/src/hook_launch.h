@@ -37,6 +37,7 @@ void launch_is_inert(void);
 struct launch {
 	uint64_t key;
 	uint32_t gaps; /* between kernels of a graph, one after the other */
+	bool is_graph;
 };
 
 /* Lets the launch through when it may go, and counts it. gate_end must follow. */
