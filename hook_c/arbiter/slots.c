@@ -391,7 +391,8 @@ static uint64_t hand_over(struct slots *slots, struct slots_group *group, uint64
 		unblock(slots, group, now_ns);
 		return least(dry - lead_ns, now_ns + SLOTS_IDLE_NS);
 	}
-	grant(slots, group, chosen, now_ns, is_near ? most(dry, now_ns) : now_ns);
+	grant(slots, group, chosen, now_ns,
+	      is_near ? most(less(dry, SLOTS_HEAD_NS), now_ns) : now_ns);
 	return group->slot_end_ns - SLOTS_EARLY_NS;
 }
 

@@ -16,13 +16,14 @@
 #define SLOTS_CARDS 64
 
 #define SLOTS_TURN_NS UINT64_C(8000000)    /* in the mean, of those who want the card */
-#define SLOTS_ROUND_NS UINT64_C(24000000)  /* of turns, at most; yet none has less than a */
+#define SLOTS_ROUND_NS UINT64_C(26000000)  /* of turns, at most; yet none has less than a */
 #define SLOTS_QUANTUM_NS UINT64_C(5000000) /* after which others may cut in */
 /* A shorter rest of a turn is not used: half a quantum, in which libvgpu begins any kernel, and a
  * bit */
 #define SLOTS_LEAST_NS UINT64_C(2800000)
-#define SLOTS_EARLY_NS UINT64_C(120000)     /* a waiter is woken so long before its turn */
-#define SLOTS_LEAD_NS UINT64_C(60000)       /* and one that begins as soon as it is told */
+#define SLOTS_EARLY_NS UINT64_C(120000) /* a waiter is woken so long before its turn */
+#define SLOTS_HEAD_NS UINT64_C(25000)   /* from its first launch until the card can change to it */
+#define SLOTS_LEAD_NS UINT64_C(60000)   /* and one that begins as soon as it is told */
 #define SLOTS_AHEAD_NS UINT64_C(50000000)   /* of its time, by which a tenant may be ahead */
 #define SLOTS_IDLE_NS UINT64_C(200000)      /* without work: the turn is over */
 #define SLOTS_FIRST_NS UINT64_C(1000000)    /* within it the first work of a turn has to come */
@@ -45,7 +46,7 @@ struct slots_tenant {
 	bool is_punctual; /* heeds grant_from_ns */
 	/* what it gets: launches that start before; 0 none, UINT64_MAX without end */
 	uint64_t grant_until_ns;
-	uint64_t grant_from_ns; /* not before; then the owner before it has run dry */
+	uint64_t grant_from_ns; /* not before: their work comes when the owner before has run dry */
 	/* inner */
 	uint64_t virtual_ns;
 	uint64_t turn_virtual_ns; /* with which its turn began */

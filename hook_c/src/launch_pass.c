@@ -10,6 +10,7 @@
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000
 #define LONG_NS UINT64_C(5000000) /* half of it left of a turn is enough for any kernel */
+#define AWAITED_NS 100000         /* beyond the end of a turn, and a kernel */
 #define EARLY_NS 500000           /* a turn is told of at most so long before it begins */
 #define GATE_NS 2000000           /* after which a thread in want says so again */
 
@@ -20,16 +21,22 @@ enum verdict {
 	VERDICT_SPIN,
 };
 
-/* When the turn begins that has been given: the owner before us still has work on the card, and
- * what we launched now would make the card change between the two. 0: it has begun. */
-static uint64_t begins_at(const struct launch_card *card, uint64_t now_ns)
+/* When the turn begins, or has begun, that was given last; 0: turns have no beginnings. What is
+ * launched before would make the card change between us and the owner before us, who still has work
+ * on it. */
+static uint64_t turn_begins(const struct launch_card *card)
 {
-	uint64_t from_ns =
-		card->gate_end == &never_ends
-			? 0
-			: __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+	return card->gate_end == &never_ends
+		       ? 0
+		       : __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
+}
 
-	return from_ns > now_ns && from_ns < now_ns + EARLY_NS ? from_ns : 0;
+/* Whether nothing was launched in the turn yet. */
+static bool is_first(const struct launch_card *card)
+{
+	uint64_t begin_ns = turn_begins(card);
+
+	return begin_ns != 0 && card->throttle.queue_end_ns <= begin_ns;
 }
 
 /* Whether most of a long kernel would lie beyond the turn: better a short turn than one that takes
@@ -39,13 +46,17 @@ static bool is_too_long(const struct launch_card *card, const struct throttle_cl
 			uint64_t start_ns, uint64_t end_ns)
 {
 	uint64_t most_ns = (class->cost_ns < LONG_NS ? class->cost_ns : LONG_NS) / 2;
-	uint64_t from_ns;
 
-	if (card->gate_end == &never_ends || card->window_end != &never_ends ||
-	    class->cost_ns < THROTTLE_LONG_NS)
-		return false;
-	from_ns = __atomic_load_n(&card->limits->grant_from_ns, __ATOMIC_RELAXED);
-	return from_ns != 0 && card->throttle.queue_end_ns > from_ns && end_ns - start_ns < most_ns;
+	return class->cost_ns >= THROTTLE_LONG_NS && end_ns - start_ns < most_ns &&
+	       card->window_end == &never_ends && turn_begins(card) != 0 && !is_first(card);
+}
+
+/* Whether a turn that is over has to go on for what another card's kernel may wait for. */
+static bool is_awaited(const struct launch_card *card, const struct tenant *tenant,
+		       const struct throttle_class *class, uint64_t start_ns, uint64_t end_ns)
+{
+	return card->window_end != &never_ends && start_ns < end_ns + class->cost_ns + AWAITED_NS &&
+	       window_is_behind(card, tenant);
 }
 
 /* Under the lock. */
@@ -59,7 +70,8 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	*sleep_ns = SHORT_SLEEP_NS;
 	if (class->is_out)
 		return VERDICT_SLEEP;
-	if (start_ns >= end_ns || is_too_long(card, class, start_ns, end_ns))
+	if ((start_ns >= end_ns && !is_awaited(card, tenant, class, start_ns, end_ns)) ||
+	    is_too_long(card, class, start_ns, end_ns))
 		return VERDICT_GATE;
 	if (card->window_end != &never_ends) {
 		*sleep_ns = window_wait(card, tenant, pending_ns, end_ns != UINT64_MAX, start_ns,
@@ -132,11 +144,11 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		if (class->is_out && ++unknown > UNKNOWN_WAITS)
 			class->is_out = 0; /* another thread's launch may be what it waits for */
 
-		uint64_t begin_ns = begins_at(card, now_ns);
+		uint64_t begin_ns = turn_begins(card);
 		enum verdict verdict =
 			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
 
-		if (verdict == VERDICT_GO && begin_ns != 0)
+		if (verdict == VERDICT_GO && begin_ns > now_ns && begin_ns < now_ns + EARLY_NS)
 			verdict = VERDICT_SPIN;
 		if (verdict == VERDICT_GO) {
 			card->wanted_ns = 0;

@@ -111,6 +111,13 @@ static bool others_are_at_work(const struct launch_card *card, const struct tena
 	return are_at_work;
 }
 
+bool window_is_behind(const struct launch_card *card, const struct tenant *tenant)
+{
+	uint32_t behind = launches_behind(tenant, card->index);
+
+	return behind != 0 && behind <= MOST_BEHIND;
+}
+
 void window_note_launch(const struct launch_card *card)
 {
 	__atomic_store_n(&card->turn->due_ns, card->throttle.queue_end_ns, __ATOMIC_RELAXED);
@@ -129,9 +136,7 @@ uint64_t window_wait(const struct launch_card *card, const struct tenant *tenant
 	if (throttle_available(&card->throttle.account, pending_ns) <= -most_owed_ns)
 		return wait_ns;
 
-	uint32_t behind = launches_behind(tenant, card->index);
-
-	if (behind != 0 && behind <= MOST_BEHIND)
+	if (window_is_behind(card, tenant))
 		return 0;
 	/* One at a time: more than what the other waits for would soon have it wait for us. */
 	if (is_overdue && card->throttle.queue_end_ns <= now_ns)

@@ -17,4 +17,8 @@ void window_note_launch(const struct launch_card *card);
 /* A futex word: it changes when a window is opened. */
 const uint32_t *window_word(const struct tenant *tenant);
 
+/* Whether the card's peers were launched on more often, so that one of them may wait for what comes
+ * next on this one. */
+bool window_is_behind(const struct launch_card *card, const struct tenant *tenant);
+
 #endif

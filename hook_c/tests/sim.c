@@ -11,7 +11,8 @@
 #define MOST_QUEUED 1024
 #define SLICE_NS (2 * SIM_MS)
 #define PREEMPT_NS (150 * SIM_US)
-#define SWITCH_NS (80 * SIM_US)
+#define SWITCH_NS (142 * SIM_US)
+#define NOTICE_NS (20 * SIM_US)
 #define EVENT_NS (2 * SIM_US) /* behind a kernel */
 #define EVENT_ALONE_NS 100
 #define POLL_NS 500
@@ -269,7 +270,7 @@ static void put(unsigned int on, struct item item)
 		item.left_ns = EVENT_ALONE_NS;
 	if (item.event == NULL && !item.is_first && !(before->event != NULL && before->is_first))
 		item.gap_left_ns = SIM_GAP_NS;
-	item.ready_ns = now + sim_latency.start_ns;
+	item.ready_ns = now + sim_latency.start_ns + (card[on].owner == self ? 0 : NOTICE_NS);
 	queue->item[queue->head++ % QUEUE] = item;
 }
 
