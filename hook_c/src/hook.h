@@ -179,8 +179,9 @@ void streams_note_free(struct tenant *tenant, void *stream);
 #define ALL_STREAMS ((void *)UINTPTR_MAX)
 bool streams_wait(struct tenant *tenant, const void *but);
 
-/* The stream ends. */
+/* The stream ends; or a context, and all its streams with it. */
 void streams_forget(void *stream);
+void streams_forget_all(struct tenant *tenant);
 
 /* Waits for an event of ours and then lets the driver know; false: it takes too long. `waits`
  * counts over several events. */

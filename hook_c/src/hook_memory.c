@@ -135,6 +135,7 @@ void memory_forget_context(struct tenant *tenant, uint64_t context)
 	struct table_cursor cursor = {0};
 	struct table_entry entry;
 
+	streams_forget_all(tenant);
 	freed_forget_context(tenant, context);
 	while (table_take_of_context(&tenant->table, context, &cursor, &entry))
 		quota_give(&tenant->quota, entry.card, entry.bytes);

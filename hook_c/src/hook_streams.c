@@ -11,6 +11,8 @@
 
 #define WAIT_NS 200000
 #define WAITS 5000 /* 1 s: what the stream waits for may wait for this thread */
+#define USE_WAIT_NS 20000
+#define USE_WAITS 5000 /* 100 ms */
 
 static uint64_t name_of(const void *stream)
 {
@@ -38,6 +40,14 @@ void streams_note_free(struct tenant *tenant, void *stream)
 	}
 }
 
+/* Whoever is about to put an event into it may have its name. */
+static void end_use(struct tenant_stream *place)
+{
+	for (int waits = 0;
+	     waits < USE_WAITS && __atomic_load_n(&place->users, __ATOMIC_SEQ_CST) != 0; waits++)
+		sys_sleep_ns(USE_WAIT_NS);
+}
+
 void streams_forget(void *stream)
 {
 	struct tenant *tenant = tenant_joined();
@@ -47,9 +57,17 @@ void streams_forget(void *stream)
 	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++) {
 		uint64_t name = (uint64_t)(uintptr_t)stream;
 
-		__atomic_compare_exchange_n(&tenant->stream[i].name, &name, 0, false,
-					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+		if (__atomic_compare_exchange_n(&tenant->stream[i].name, &name, 0, false,
+						__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+			end_use(&tenant->stream[i]);
 	}
+}
+
+void streams_forget_all(struct tenant *tenant)
+{
+	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++)
+		if (__atomic_exchange_n(&tenant->stream[i].name, 0, __ATOMIC_SEQ_CST) != 0)
+			end_use(&tenant->stream[i]);
 }
 
 bool event_wait(void *event, int *waits)
@@ -63,15 +81,27 @@ bool event_wait(void *event, int *waits)
 	return driver.cuEventSynchronize(event) == CUDA_SUCCESS;
 }
 
-static bool wait_for(void *stream, int *waits)
+static bool record(struct tenant_stream *place, uint64_t name, void **event)
 {
+	void *stream = (void *)(uintptr_t)name;
+	bool is_recorded = false;
 	void *context;
+
+	__atomic_add_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&place->name, __ATOMIC_SEQ_CST) == name &&
+	    !stream_is_untouchable(stream)) {
+		stream_device(stream, &context);
+		is_recorded = record_event(stream, context, event);
+	}
+	__atomic_sub_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
+	return is_recorded;
+}
+
+static bool wait_for(struct tenant_stream *place, uint64_t name, int *waits)
+{
 	void *event;
 
-	if (stream_is_untouchable(stream))
-		return false;
-	stream_device(stream, &context);
-	if (!record_event(stream, context, &event))
+	if (!record(place, name, &event))
 		return false;
 
 	bool is_done = event_wait(event, waits);
@@ -94,7 +124,7 @@ bool streams_wait(struct tenant *tenant, const void *but)
 		if (name == 0 || name == name_of(but) ||
 		    __atomic_exchange_n(&place->has_freed, 0, __ATOMIC_ACQ_REL) == 0)
 			continue;
-		if (!wait_for((void *)(uintptr_t)name, &waits)) {
+		if (!wait_for(place, name, &waits)) {
 			__atomic_store_n(&place->has_freed, 1, __ATOMIC_RELEASE);
 			all_done = false;
 		}

@@ -62,6 +62,7 @@ struct tenant_local {
 struct tenant_stream {
 	uint64_t name;      /* 0: free */
 	uint32_t has_freed; /* and is not known to have come to it */
+	uint32_t users;     /* threads that are about to put an event into it */
 };
 
 enum {

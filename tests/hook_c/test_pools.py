@@ -152,6 +152,27 @@ def test_scattered_pieces_do_not_bring_the_card_above_the_limit(
     assert container.used() == gpu.used_bytes() == GIB
 
 
+@pytest.mark.parametrize("ends", ["stream", "context"])
+def test_a_stream_that_is_gone_is_not_waited_for(
+    tenant: Process, container: Container, ends: str
+) -> None:
+    code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+    assert code == 0
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, stream)
+    assert code == 0
+    assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    if ends == "stream":
+        assert tenant.do("call", "cuStreamDestroy_v2", stream) == 0
+    else:
+        assert tenant.do("call", "cuCtxDestroy_v2", context) == 0
+
+    assert tenant.do("allocate", GIB + 1)[0] == OUT_OF_MEMORY
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert tenant.do("allocate", 1000 * MIB)[0] == 0
+
+
 def test_a_stream_has_at_once_what_it_has_freed(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
