@@ -23,6 +23,7 @@ C_TESTS :=        # test programs; each ends with "N passed, N failed"
 PRODUCTS :=       # what `make hook` builds
 FAKES :=          # the simulated GPU
 SAN_PRODUCTS :=   # sanitizer builds of the products
+TEST_DATA :=      # what tests need and is fetched, once
 
 SETUP := $(VENV)/.setup-base
 
@@ -45,6 +46,7 @@ $(SETUP): scripts/setup requirements.txt requirements-kube.txt requirements-dev.
 
 setup:
 	scripts/setup base check engines
+	$(MAKE) $(TEST_DATA)
 
 hook: $(SETUP) $(PRODUCTS)
 
@@ -62,7 +64,7 @@ fmt: $(SETUP)
 test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
 	scripts/run-c-tests $(C_TESTS)
 
-test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES)
+test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES) $(TEST_DATA)
 	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device and not deb and not e2e and not images"
 
 test: test-c test-py

@@ -76,6 +76,13 @@ $(BUILD)/san/libvgpu-ubsan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
 
 SAN_PRODUCTS += $(BUILD)/san/libvgpu-ubsan.so
 
+# The real CUDA runtimes, for tests/hook_c/test_cudart.py.
+$(BUILD)/cudart/.fetched: tests/hook_c/cudart.txt scripts/cudart | $(SETUP)
+	scripts/cudart $(@D)
+	@touch $@
+
+TEST_DATA += $(BUILD)/cudart/.fetched
+
 .PHONY: hook-aarch64
 hook-aarch64: $(BUILD)/aarch64/libvgpu.so
 

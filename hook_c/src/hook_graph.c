@@ -386,6 +386,7 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 		stream = (void *)STREAM_PER_THREAD;
 	if (status == CUDA_SUCCESS && tenant != NULL && instance != NULL && !launch_is_free()) {
 		struct launch launch = {.key = launch_key(instance, NULL),
+					.is_graph = true,
 					.gaps = call->graph_tenant == NULL ? 0 : call->graph.gaps};
 
 		gate_begin(call, tenant, launch, stream);

@@ -92,6 +92,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
 	class->gaps = launch.gaps;
+	class->is_graph = launch.is_graph;
 	add_launch(card, class, now_ns);
 	card_publish_pending(card);
 	card_unlock(card);
@@ -121,12 +122,26 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 
 static inline struct launch_card *card_at_hand(struct tenant *tenant, void *stream)
 {
-	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
+	struct launch_card *only = __atomic_load_n(&launch_words.only_card, __ATOMIC_RELAXED);
 
-	return cards != NULL && tenant->limits.count == 1 &&
-			       __atomic_load_n(&cards->is_ready, __ATOMIC_ACQUIRE) != 0
-		       ? cards
+	return only != NULL && __atomic_load_n(&only->is_ready, __ATOMIC_ACQUIRE) != 0
+		       ? only
 		       : card_of(tenant, stream);
+}
+
+/* Until when launches may start: the end of the turn, or of the window. */
+static inline uint64_t end_of_turn(const struct launch_card *card)
+{
+	uint64_t end_ns = UINT64_MAX;
+
+	if (card->gate_end != &never_ends)
+		end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
+	if (card->window_end != &never_ends) {
+		uint64_t window_ns = __atomic_load_n(card->window_end, __ATOMIC_RELAXED);
+
+		end_ns = window_ns < end_ns ? window_ns : end_ns;
+	}
+	return end_ns;
 }
 
 void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch launch, void *stream)
@@ -147,12 +162,7 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch lau
 	if (is_usual) {
 		uint64_t now_ns = clock_near_ns();
 		struct throttle_class *class = throttle_class(&card->throttle, launch.key);
-		uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
-		uint64_t window_ns = __atomic_load_n(card->window_end, __ATOMIC_RELAXED);
-
-		if (window_ns < end_ns)
-			end_ns = window_ns;
-
+		uint64_t end_ns = end_of_turn(card);
 		struct throttle_gate gate = {.end_ns = end_ns,
 					     .window_ns = end_ns == UINT64_MAX ? card->window_ns
 									       : UINT64_MAX};

@@ -15,6 +15,7 @@ struct launch_words {
 	uint32_t captures; /* of streams, that have begun and not ended */
 	/* By index in the limits; NULL: no launch has asked yet. Wiped by fork, never unmapped. */
 	struct launch_card *cards;
+	struct launch_card *only_card; /* where there is one; not ready in a forked child */
 };
 
 extern struct launch_words launch_words;
@@ -36,6 +37,7 @@ void launch_is_inert(void);
 struct launch {
 	uint64_t key;
 	uint32_t gaps; /* between kernels of a graph, one after the other */
+	bool is_graph;
 };
 
 /* Lets the launch through when it may go, and counts it. gate_end must follow. */

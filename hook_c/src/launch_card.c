@@ -39,7 +39,7 @@ static void prepare(struct launch_card *card, struct tenant *tenant, unsigned in
 {
 	struct vgpu_usage *usage = tenant->region.usage;
 
-	card->index = index;
+	card->index = (uint16_t)index;
 	card->region = &tenant->region;
 	card->turn = &usage->turn[index];
 	card->limits = tenant->limits.file == NULL ? NULL : &tenant->limits.file->dev[index];
@@ -48,7 +48,9 @@ static void prepare(struct launch_card *card, struct tenant *tenant, unsigned in
 	card->window_ns = WINDOW_NS;
 	card->only_stream = NO_STREAM;
 	card->throttle.account = card_account(card->turn);
-	card->is_ready = 1;
+	if (tenant->limits.count == 1)
+		__atomic_store_n(&launch_words.only_card, card, __ATOMIC_RELAXED);
+	__atomic_store_n(&card->is_ready, 1, __ATOMIC_RELEASE);
 }
 
 /* The card of the stream, which need not be the current context's. */

@@ -41,21 +41,21 @@ struct line {
 	void *spare[EVENTS];
 };
 
-/* First what every launch looks at: four lines of the cache, and one of its class. */
+/* First what every launch looks at. */
 struct launch_card {
 	uint32_t locked;
-	uint32_t is_ready;
-	uint32_t index;
+	uint16_t is_ready;
+	uint16_t index;
 	uint32_t stream_count; /* of the open interval */
+	uint32_t syncing;      /* threads that wait for the card */
 	uint64_t context;      /* of it or, with no stream yet, of the one before it */
 	const struct region *region;
 	void *only_stream;          /* since the card was last known to be dry */
 	const uint64_t *gate_end;   /* of the slot; never_ends without an arbiter */
 	const uint64_t *window_end; /* of all cards; never_ends for a single one */
 	uint64_t window_ns;
-	struct throttle throttle __attribute__((aligned(64)));
 	void *stream[STREAMS];
-	uint32_t syncing;    /* threads that wait for the card */
+	struct throttle throttle __attribute__((aligned(64)));
 	uint32_t harvesting; /* one thread at a time, and never waited for */
 	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;

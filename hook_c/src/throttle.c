@@ -14,6 +14,8 @@
 #define MOST_WAIT_NS 3000000
 #define MOST_GAPS_PERCENT 30    /* of the time that kernels of 5 us take with them */
 #define LONGEST_LAUNCH_NS 50000 /* beyond it the thread was not at it */
+#define LONGEST_COLD_LAUNCH_NS 200000
+#define USUAL_LAUNCH_NS 2500
 #define LONGEST_DRAIN_NS 1000000
 #define KERNEL_LATER_NS 500          /* than a mark does a kernel begin */
 #define AT_WORK_NS UINT64_C(5000000) /* between two looks at the account */
@@ -72,6 +74,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		open->key = class->key;
 		open->has_unknown = false;
 		open->begun_ns = now_ns;
+		open->is_graph = class->is_graph;
 	} else {
 		uint64_t idle = less(start, throttle->queue_end_ns);
 
@@ -108,7 +111,8 @@ void throttle_launched(struct throttle *throttle, uint64_t now_ns)
 	struct throttle_interval *open = &throttle->open;
 	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
 
-	if (open->launches != 1 || open->start_ns == 0 || later > LONGEST_LAUNCH_NS)
+	if (open->launches != 1 || open->start_ns == 0 || open->is_graph ||
+	    later > LONGEST_COLD_LAUNCH_NS)
 		return;
 	open->start_ns += later;
 	throttle->queue_end_ns += later;
@@ -118,16 +122,20 @@ struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_
 {
 	struct throttle_interval closed = throttle->open;
 
+	uint64_t made_ns = closed.is_graph ? closed.begun_ns + USUAL_LAUNCH_NS : now_ns;
+
 	/* Both the mark and the launch reach an idle card the same while after they were made. */
 	if (throttle->bracket_ns != 0 && closed.launches == 1 &&
-	    now_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS) {
-		uint64_t launch_ns = less(now_ns, closed.begun_ns);
+	    made_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS) {
+		uint64_t launch_ns = less(made_ns, closed.begun_ns);
 
 		closed.is_bracketed = true;
 		closed.start_ns = 0;
-		throttle_late(throttle, &closed, less(now_ns, throttle->bracket_ns));
+		throttle_late(throttle, &closed, less(made_ns, throttle->bracket_ns));
 		/* Some take longer, because the driver's memory has left the caches. */
-		throttle->launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
+		if (throttle->launch_ns != 0)
+			launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
+		throttle->launch_ns = launch_ns;
 	}
 	throttle->bracket_ns = 0;
 	throttle->open = (struct throttle_interval){0};

@@ -44,7 +44,8 @@ struct throttle_class {
 	uint64_t key; /* 0: free */
 	uint64_t cost_ns;
 	uint16_t samples;
-	uint16_t is_out; /* launched with an unknown cost, and not measured yet */
+	uint8_t is_out; /* launched with an unknown cost, and not measured yet */
+	bool is_graph;  /* the driver's launch returns when the card has long begun */
 	uint32_t until_sample;
 	uint32_t launches;
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
@@ -63,6 +64,7 @@ struct throttle_interval {
 	bool has_unknown;       /* `key` is the unknown one */
 	bool is_in_order;       /* all of it in one stream */
 	bool is_bracketed;      /* one launch, from a mark on an idle card on */
+	bool is_graph;          /* its first launch is a graph's */
 };
 
 /* First what every launch changes. */

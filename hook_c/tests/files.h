@@ -29,4 +29,8 @@ pid_t spawn(int (*run)(const struct files *), const struct files *files);
 /* The status of a child that ended by itself, -signal of one that was killed. */
 int collect(pid_t pid);
 
+/* The text of a number that is a macro. */
+#define TEXT_OF(words) #words
+#define NUMBER(macro) TEXT_OF(macro)
+
 #endif

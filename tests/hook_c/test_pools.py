@@ -337,19 +337,46 @@ def test_what_a_graph_frees_it_may_have_again(
     assert container.used() == gpu.used_bytes() == 416 * MIB
 
 
+def captured(tenant: Process, size: int, *, is_freed: bool) -> tuple[int, int]:
+    """Launch a graph that allocates, on a stream of its own; the stream and the address."""
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+    code, address = tenant.do("out", "cuMemAllocAsync", size, stream)
+    assert code == 0
+    if is_freed:
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    assert tenant.do("call", "cuGraphLaunch", instance, stream) == 0
+    return stream, address
+
+
 def test_memory_that_graphs_keep_makes_room_for_another(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    code, graph = tenant.do("out", "cuGraphCreate", 0)
-    assert code == 0
-    assert tenant.do("graph_alloc", graph, 800 * MIB) == 0
-    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
-    assert code == 0
-    assert tenant.do("call", "cuGraphLaunch", instance, 0) == 0
+    captured(tenant, 800 * MIB, is_freed=True)
     assert container.used() == 800 * MIB
 
     assert tenant.do("allocate", 900 * MIB)[0] == 0
-    assert container.used() == gpu.used_bytes() == 900 * MIB
+    assert container.used() == 900 * MIB
+
+
+def test_what_graphs_leave_allocated_adds_up(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    held = gpu.used_bytes()
+    left = [captured(tenant, 300 * MIB, is_freed=False) for _ in range(3)]
+
+    assert container.used() == 928 * MIB
+    assert container.used() <= gpu.used_bytes() - held <= container.used() + 4 * MIB  # streams
+    assert tenant.do("allocate", 200 * MIB)[0] == OUT_OF_MEMORY
+    for stream, address in left:
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    assert tenant.do("allocate", 1000 * MIB)[0] == 0
+    assert container.used() == 1000 * MIB
 
 
 def test_an_instance_that_is_updated_is_asked_anew(tenant: Process, container: Container) -> None:

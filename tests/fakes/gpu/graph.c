@@ -38,6 +38,8 @@ struct graph {
 	unsigned int count;
 };
 
+#define MOST_LEFT 64
+
 /* What a launch needs to know of a graph: nodes may change afterwards. */
 struct exec {
 	uint32_t magic;
@@ -48,9 +50,12 @@ struct exec {
 	uint64_t held_bytes; /* allocated and not yet freed, while the nodes are read */
 	uint64_t allocated_bytes;
 	uint64_t number;
+	size_t left_count; /* what a launch leaves allocated: numbers of regions */
+	uint64_t left[MOST_LEFT];
 };
 
-/* The graph memory of one device. Graphs that do not run at the same time share it. */
+/* The graph memory of one device. What a graph frees itself the next launch may have; what it
+ * leaves allocated stays its own until the program frees it. */
 static struct {
 	uint64_t used_bytes;
 	uint64_t used_high_bytes;
@@ -125,8 +130,11 @@ static void drop_graph(struct graph *graph)
 		graph->first = node->next;
 		struct region *region =
 			node->type == GRAPH_NODE_MEM_ALLOC ? memory_find(node->address) : NULL;
-		if (region != NULL && region->kind == REGION_GRAPH)
-			memory_release(region);
+		if (region != NULL && region->kind == REGION_GRAPH) {
+			region->orphaned = region->taken;
+			if (!region->taken)
+				memory_release(region);
+		}
 		free(node);
 	}
 	graph->magic = 0;
@@ -741,6 +749,22 @@ static uint64_t allocated_at(const struct graph *graph, CUdeviceptr address)
 	return 0;
 }
 
+static bool frees(const struct graph *graph, CUdeviceptr address)
+{
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		if (node->type == GRAPH_NODE_MEM_FREE && node->address == address)
+			return true;
+	return false;
+}
+
+static void leave(struct exec *exec, const struct graph *graph, const struct node *node)
+{
+	const struct region *region = memory_find(node->address);
+
+	if (region != NULL && !frees(graph, node->address) && exec->left_count < MOST_LEFT)
+		exec->left[exec->left_count++] = region->number;
+}
+
 /* What one node frees the next may have: the memory of a graph is the most that it holds at once.
  */
 static void read_graph(struct exec *exec, const struct graph *graph)
@@ -749,6 +773,8 @@ static void read_graph(struct exec *exec, const struct graph *graph)
 		exec->duration_ns += node->duration_ns;
 		exec->kernels += node->type == GRAPH_NODE_KERNEL;
 		exec->held_bytes += node->bytes;
+		if (node->type == GRAPH_NODE_MEM_ALLOC)
+			leave(exec, graph, node);
 		if (exec->held_bytes > exec->allocated_bytes)
 			exec->allocated_bytes = exec->held_bytes;
 		if (node->type == GRAPH_NODE_MEM_FREE)
@@ -920,12 +946,26 @@ CUDA_API(cuGraphExecNodeSetParams,
 	return set_kernel(__func__, exec, node, &parameters->of.kernel);
 }
 
+/* What an earlier launch has left allocated and the program has not freed, this one has again. */
+static uint64_t taken_bytes(const struct exec *exec)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < exec->left_count; i++) {
+		const struct region *region = memory_by_number(exec->left[i]);
+		bytes += region != NULL && region->taken ? region->bytes : 0;
+	}
+	return bytes;
+}
+
 /* A graph's allocations come from its device's graph memory, which grows in steps of 32 MiB (a node
  * of 100 MiB took 128, measured) and keeps what it has. */
 static bool reserve_graph_memory(const struct exec *exec)
 {
 	CUdevice ordinal = exec->ordinal;
-	uint64_t wanted = round_up(exec->allocated_bytes, POOL_STEP_BYTES);
+	uint64_t *used = &graph_memory[ordinal].used_bytes;
+	uint64_t most = *used - taken_bytes(exec) + exec->allocated_bytes;
+	uint64_t wanted = round_up(most, POOL_STEP_BYTES);
 	uint64_t *reserved = &graph_memory[ordinal].reserved_bytes;
 
 	if (wanted > *reserved) {
@@ -933,11 +973,29 @@ static bool reserve_graph_memory(const struct exec *exec)
 			return false;
 		*reserved = wanted;
 	}
+	for (size_t i = 0; i < exec->left_count; i++) {
+		struct region *region = memory_by_number(exec->left[i]);
+		if (region == NULL || region->taken)
+			continue;
+		region->taken = true;
+		*used += region->bytes;
+	}
 	if (*reserved > graph_memory[ordinal].reserved_high_bytes)
 		graph_memory[ordinal].reserved_high_bytes = *reserved;
-	if (exec->allocated_bytes > graph_memory[ordinal].used_high_bytes)
-		graph_memory[ordinal].used_high_bytes = exec->allocated_bytes;
+	if (most > graph_memory[ordinal].used_high_bytes)
+		graph_memory[ordinal].used_high_bytes = most;
 	return true;
+}
+
+CUresult graph_free(struct region *region)
+{
+	if (!region->taken)
+		return CUDA_ERROR_INVALID_VALUE;
+	region->taken = false;
+	graph_memory[region->ordinal].used_bytes -= region->bytes;
+	if (region->orphaned)
+		memory_release(region);
+	return CUDA_SUCCESS;
 }
 
 static CUresult launch(const char *function, bool per_thread, struct exec *exec, CUstream handle,
@@ -980,14 +1038,21 @@ STREAM_API(cuGraphUpload, _ptsz, (struct exec * exec, CUstream handle), upload_g
 
 static void trim_graph_memory(CUdevice ordinal)
 {
-	state_give(device_card(ordinal), HOLDING_MEMORY, graph_memory[ordinal].reserved_bytes);
-	graph_memory[ordinal].reserved_bytes = 0;
+	uint64_t *reserved = &graph_memory[ordinal].reserved_bytes;
+	uint64_t keep = round_up(graph_memory[ordinal].used_bytes, POOL_STEP_BYTES);
+
+	if (keep >= *reserved)
+		return;
+	state_give(device_card(ordinal), HOLDING_MEMORY, *reserved - keep);
+	*reserved = keep;
 }
 
 void graph_forget_context(const struct context *context)
 {
-	if (context->primary)
-		trim_graph_memory(context->ordinal);
+	if (!context->primary)
+		return;
+	graph_memory[context->ordinal].used_bytes = 0;
+	trim_graph_memory(context->ordinal);
 }
 
 CUDA_API(cuDeviceGraphMemTrim, (CUdevice device))

@@ -9,6 +9,7 @@
 #include "driver.h"
 
 struct graph;
+struct region;
 struct stream;
 
 enum graph_node_type {
@@ -44,6 +45,9 @@ CUresult graph_check_unsafe(void);
 
 /* What happens to everything under capture when a call does what captures forbid. */
 void graph_break_captures(void);
+
+/* A program frees what a launch has left allocated. */
+CUresult graph_free(struct region *region);
 
 /* Give back the graph memory of a device that no graph is using. */
 void graph_forget_context(const struct context *context);

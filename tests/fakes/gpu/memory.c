@@ -377,9 +377,10 @@ static CUresult free_device(const char *function, CUdeviceptr address)
 	case REGION_MANAGED:
 	case REGION_LINEAR:
 	case REGION_SMALL:
-	case REGION_GRAPH:
 		memory_release(region);
 		return CUDA_SUCCESS;
+	case REGION_GRAPH:
+		return graph_free(region);
 	case REGION_POOL:
 		pool_free_at_once(region);
 		return CUDA_SUCCESS;

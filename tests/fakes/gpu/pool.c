@@ -534,6 +534,8 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 		region->freed = true;
 	else if (region->kind == REGION_POOL)
 		free_piece(region, stream);
+	else if (region->kind == REGION_GRAPH)
+		return graph_free(region);
 	else
 		memory_release(region);
 	return CUDA_SUCCESS;
