@@ -60,8 +60,12 @@ LIBRARIES: Mapping[str, Sequence[str]] = {
 PROGRAMS: Mapping[str, Sequence[str]] = {"utility": ("nvidia-smi", "nvidia-debugdump")}
 _PROGRAM_FOLDER = "/usr/bin"
 
+# Triton asks `ldconfig -p` where the driver is, which no mount changes; it believes this first.
+_PLACE_VARIABLE = "TRITON_LIBCUDA_PATH"
+_DRIVER = "libcuda.so.1"
+
 # Names under which programs open a library beside its soname: some ask for the development link.
-_ALIASES: Mapping[str, Sequence[str]] = {"libcuda.so.1": ("libcuda.so",)}
+_ALIASES: Mapping[str, Sequence[str]] = {_DRIVER: ("libcuda.so",)}
 
 # Nodes beside those of the cards, and the capability that needs them ("" = every one).
 CONTROL_NODES = {
@@ -112,7 +116,8 @@ def driver_edits(
     """Return the nodes of these cards, and the libraries and programs of these capabilities.
 
     Libraries go under their sonames into a folder that the container's loader searches anyway, so
-    that no ldconfig has to run in it. Raises RefusedError when a node or the folder is missing.
+    that no ldconfig has to run in it; who asks ldconfig is told by a variable. Raises RefusedError
+    when a node or the folder is missing.
     """
     nodes: list[DeviceNode] = []
     if files.kernel_module and minors:
@@ -141,7 +146,9 @@ def driver_edits(
             "its rootfs lies on a read-only file system, where the driver cannot be mounted",
             "start it from a writable root (read-only flags of engines are fine)",
         )
-    return ContainerEdits(devices=nodes, mounts=mounts)
+    is_driver_there = f"{rootfs.library_dir}/{_DRIVER}" in (mount.destination for mount in mounts)
+    env = {_PLACE_VARIABLE: rootfs.library_dir} if is_driver_there else {}
+    return ContainerEdits(env=env, devices=nodes, mounts=mounts)
 
 
 def _card(files: DriverFiles, minor: int) -> DeviceNode:

@@ -44,11 +44,8 @@ except Exception as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[0][:60]}")
 """
 TRITON = """
-import os, torch
+import torch
 torch.cuda.init()
-# Triton asks `ldconfig -p`, which does not know of a driver that is mounted into the container.
-driver = next(line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line)
-os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(driver)
 import triton, triton.language as tl
 @triton.jit
 def add(x, y, z, n, BLOCK: tl.constexpr):

@@ -121,7 +121,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 		stream[count++] = start;
 	mark->context = card->stream_count != 0 ? card->context : context;
 	mark->closed_ns = clock_ns();
-	mark->interval = throttle_close(&card->throttle, mark->closed_ns);
+	mark->interval = throttle_close(&card->throttle);
 	mark->interval.is_in_order = count == 1;
 	card->stream_count = 0; /* the next launch is likely to be in the same one */
 

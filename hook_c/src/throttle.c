@@ -111,32 +111,37 @@ void throttle_launched(struct throttle *throttle, uint64_t now_ns)
 	struct throttle_interval *open = &throttle->open;
 	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
 
-	if (open->launches != 1 || open->start_ns == 0 || open->is_graph ||
-	    later > LONGEST_COLD_LAUNCH_NS)
+	if (open->launches != 1)
+		return;
+	open->returned_ns = open->is_graph ? open->begun_ns + USUAL_LAUNCH_NS : now_ns;
+	if (open->start_ns == 0 || open->is_graph || later > LONGEST_COLD_LAUNCH_NS)
 		return;
 	open->start_ns += later;
 	throttle->queue_end_ns += later;
 }
 
-struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns)
+/* The first launch of a bracket has returned: both the mark before it and the launch reach an idle
+ * card the same while after they were made. */
+static void close_bracket(struct throttle *throttle, struct throttle_interval *closed)
+{
+	uint64_t launch_ns = less(closed->returned_ns, closed->begun_ns);
+
+	closed->start_ns = 0;
+	throttle_late(throttle, closed, less(closed->returned_ns, throttle->bracket_ns));
+	closed->is_bracketed = true;
+	/* Some take longer, because the driver's memory has left the caches. */
+	if (throttle->launch_ns != 0)
+		launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
+	throttle->launch_ns = launch_ns;
+}
+
+struct throttle_interval throttle_close(struct throttle *throttle)
 {
 	struct throttle_interval closed = throttle->open;
 
-	uint64_t made_ns = closed.is_graph ? closed.begun_ns + USUAL_LAUNCH_NS : now_ns;
-
-	/* Both the mark and the launch reach an idle card the same while after they were made. */
-	if (throttle->bracket_ns != 0 && closed.launches == 1 &&
-	    made_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS) {
-		uint64_t launch_ns = less(made_ns, closed.begun_ns);
-
-		closed.is_bracketed = true;
-		closed.start_ns = 0;
-		throttle_late(throttle, &closed, less(made_ns, throttle->bracket_ns));
-		/* Some take longer, because the driver's memory has left the caches. */
-		if (throttle->launch_ns != 0)
-			launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
-		throttle->launch_ns = launch_ns;
-	}
+	if (throttle->bracket_ns != 0 && closed.launches == 1 && closed.returned_ns != 0 &&
+	    closed.returned_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS)
+		close_bracket(throttle, &closed);
 	throttle->bracket_ns = 0;
 	throttle->open = (struct throttle_interval){0};
 	return closed;
@@ -144,13 +149,15 @@ struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_
 
 void throttle_bracket(struct throttle *throttle, struct throttle_interval *closed, uint64_t now_ns)
 {
-	throttle->bracket_ns = now_ns;
+	if (throttle->open.launches == 0) /* no other thread's */
+		throttle->bracket_ns = now_ns;
 	if (throttle->drained_ns != 0)
 		closed->known_idle_ns = less(now_ns, throttle->drained_ns);
 }
 
 void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns)
 {
+	closed->is_bracketed = false;
 	closed->idle_ns += idle_ns;
 	throttle->pending_idle_ns += idle_ns;
 }

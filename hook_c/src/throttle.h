@@ -59,6 +59,7 @@ struct throttle_interval {
 	uint64_t starts;        /* of its launches, on an idle card */
 	uint64_t gaps;          /* in the graphs that were launched */
 	uint64_t begun_ns;      /* when its first launch was made */
+	uint64_t returned_ns;   /* when the driver has made its first launch, if that is known */
 	uint64_t key;           /* of the only class in it; 0: several */
 	uint64_t known_idle_ns; /* of one without launches: from a wait's return to its mark */
 	bool has_unknown;       /* `key` is the unknown one */
@@ -155,15 +156,15 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 /* Adds a launch to the open interval. */
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
 
-/* The driver's launch has returned: the open interval's only one, if it is that, begins no earlier.
- * After a sleep the driver takes much longer than usual. */
+/* The driver's launch has returned; to be said at once. The open interval's only one, if it is
+ * that, begins no earlier: after a sleep the driver takes much longer than usual. */
 void throttle_launched(struct throttle *throttle, uint64_t now_ns);
 
 /* Whether the launch's cost is to be measured by itself, between two marks. */
 bool throttle_must_sample(const struct throttle_class *class);
 
 /* Ends the open interval at a mark that is recorded now. */
-struct throttle_interval throttle_close(struct throttle *throttle, uint64_t now_ns);
+struct throttle_interval throttle_close(struct throttle *throttle);
 
 /* The mark that ended the interval has just been made on an idle card, and the next launch follows.
  */

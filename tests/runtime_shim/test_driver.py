@@ -207,6 +207,8 @@ def test_a_container_gets_its_cards_and_the_parts_of_its_capabilities(root: Path
         "/usr/bin/nvidia-smi",
     ]
     assert all("ro" in mount.options for mount in edits.mounts)
+    assert edits.env == {"TRITON_LIBCUDA_PATH": "/usr/lib64"}
+    assert driver_edits(files, [1], FACTS, ("utility",)).env == {}
 
 
 def test_graphics_is_given_when_it_is_allowed(root: Path) -> None:
