@@ -62,6 +62,7 @@ struct launch_card {
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
 	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
 	uint32_t wanted_gate; /* what the gate then said */
+	uint64_t gated_ns;    /* since when a turn is waited for; 0: it is not */
 	uint32_t head;        /* of the marks; the next to be taken */
 	uint32_t tail;        /* the oldest unfinished */
 	struct mark mark[MARKS];

@@ -11,6 +11,7 @@
 #define POLL_NS 50000
 #define LONG_NS UINT64_C(5000000) /* half of it left of a turn is enough for any kernel */
 #define AWAITED_NS 100000         /* beyond the end of a turn, and a kernel */
+#define ROUND_NS 40000000         /* who waits longer for a turn keeps the credit of that time */
 #define EARLY_NS 500000           /* a turn is told of at most so long before it begins */
 #define GATE_NS 2000000           /* after which a thread in want says so again */
 
@@ -136,8 +137,12 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 
 		uint64_t pending_ns = card_pending_of_container(tenant, card->index);
 
-		throttle_refill(&card->throttle.account, policy.percent, policy.horizon_ns,
-				pending_ns, now_ns);
+		bool is_kept_long = card->gated_ns != 0 && now_ns > card->gated_ns + ROUND_NS;
+		uint64_t more_ns = is_kept_long ? policy.kept_ns : 0;
+
+		throttle_refill(&card->throttle.account, policy.percent,
+				policy.horizon_ns + more_ns, policy.kept_ns - more_ns, pending_ns,
+				now_ns);
 
 		struct throttle_class *class = throttle_class(&card->throttle, key);
 
@@ -152,10 +157,13 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 			verdict = VERDICT_SPIN;
 		if (verdict == VERDICT_GO) {
 			card->wanted_ns = 0;
+			card->gated_ns = 0;
 			return class;
 		}
 		bool is_windowed = card->window_end != &never_ends;
 
+		if (verdict == VERDICT_GATE && card->gated_ns == 0)
+			card->gated_ns = now_ns;
 		card_unlock(card);
 		marks_set(card, NO_STREAM, 0);
 		*has_waited |= verdict == VERDICT_GATE;

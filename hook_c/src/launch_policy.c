@@ -5,9 +5,10 @@
 #include "throttle.h"
 
 #define BATCH_NS 500000
-#define SLOT_BATCH_NS 4000000  /* beside others: each turn costs a change of contexts */
-#define IN_PIECES_NS 10000000  /* beyond the horizon: slots and windows come in one piece */
-#define HEARTBEAT_NS 200000000 /* an arbiter that is silent for longer is gone */
+#define SLOT_BATCH_NS 4000000       /* beside others: each turn costs a change of contexts */
+#define IN_PIECES_NS 10000000       /* beyond the horizon: slots and windows come in one piece */
+#define KEPT_NS UINT64_C(200000000) /* beyond it: of the time for which others went first */
+#define HEARTBEAT_NS 200000000      /* an arbiter that is silent for longer is gone */
 
 static const uint32_t not_free = 1;
 struct launch_words launch_words __attribute__((aligned(64))) = {.seq = &not_free};
@@ -57,6 +58,8 @@ struct policy policy_of(const struct tenant *tenant, unsigned int index, uint64_
 		policy.batch_ns = SLOT_BATCH_NS;
 	}
 	policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100 + beyond_ns;
+	if (policy.is_gated)
+		policy.kept_ns = policy.percent * KEPT_NS / 100;
 	return policy;
 }
 

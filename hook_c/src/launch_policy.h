@@ -10,6 +10,7 @@ struct policy {
 	bool is_gated;
 	bool is_settled; /* nothing changes but with the limits' sequence word */
 	uint64_t horizon_ns;
+	uint64_t kept_ns;  /* beyond it, of time for which others went first for long */
 	uint64_t batch_ns; /* of credit that who has none waits for */
 };
 

@@ -66,7 +66,8 @@ static uint64_t wait_for_window(const struct tenant *tenant, uint64_t start_ns, 
 
 		if (policy.percent == 100)
 			continue;
-		throttle_refill(&account, policy.percent, policy.horizon_ns, pending_ns, now_ns);
+		throttle_refill(&account, policy.percent, policy.horizon_ns, policy.kept_ns,
+				pending_ns, now_ns);
 
 		int64_t available_ns = throttle_available(&account, pending_ns);
 

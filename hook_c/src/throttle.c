@@ -17,7 +17,8 @@
 #define LONGEST_COLD_LAUNCH_NS 200000
 #define USUAL_LAUNCH_NS 2500
 #define LONGEST_DRAIN_NS 1000000
-#define KERNEL_LATER_NS 500 /* than a mark does a kernel begin */
+#define KERNEL_LATER_NS 500          /* than a mark does a kernel begin */
+#define AT_WORK_NS UINT64_C(5000000) /* between two looks at the account */
 #define LONGEST_PAUSE_NS UINT64_C(1000000000)
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -292,23 +293,26 @@ static void set_balance(const struct throttle_account *account, int64_t *seen, i
 }
 
 void throttle_refill(const struct throttle_account *account, uint32_t percent, uint64_t horizon_ns,
-		     uint64_t pending_ns, uint64_t now_ns)
+		     uint64_t kept_ns, uint64_t pending_ns, uint64_t now_ns)
 {
 	uint64_t before = __atomic_load_n(account->refilled_ns, __ATOMIC_RELAXED);
-	int64_t cap = (int64_t)(horizon_ns + least(pending_ns, LONGEST_PAUSE_NS));
+	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+	int64_t full = (int64_t)(horizon_ns + least(pending_ns, LONGEST_PAUSE_NS));
+	bool is_kept = kept_ns != 0 && balance > full;
+	int64_t cap = is_kept ? full + (int64_t)kept_ns : full;
 
 	/* One of the processes that come at the same time adds it. */
 	if (before != now_ns &&
 	    __atomic_compare_exchange_n(account->refilled_ns, &before, now_ns, false,
 					__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-		uint64_t passed = least(less(now_ns, before), LONGEST_PAUSE_NS);
+		/* Who lies idle earns no more than the horizon. */
+		uint64_t most_ns = is_kept ? AT_WORK_NS : LONGEST_PAUSE_NS;
+		uint64_t passed = least(less(now_ns, before), most_ns);
 
 		__atomic_add_fetch(account->balance_ns, (int64_t)(passed * percent / 100),
 				   __ATOMIC_RELAXED);
 	}
-
-	int64_t balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
-
+	balance = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
 	if (balance > cap)
 		set_balance(account, &balance, cap);
 	else if (balance < -(int64_t)THROTTLE_OWED_NS)

@@ -189,9 +189,9 @@ void throttle_not_dry(struct throttle *throttle, uint64_t now_ns);
 void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns);
 
 /* Credit for the time that has passed, up to the horizon beyond what is pending in the container.
- */
+ * What is there already may be more by `kept_ns`. */
 void throttle_refill(const struct throttle_account *account, uint32_t percent, uint64_t horizon_ns,
-		     uint64_t pending_ns, uint64_t now_ns);
+		     uint64_t kept_ns, uint64_t pending_ns, uint64_t now_ns);
 
 /* Charges the busy time before `end_ns`; what other processes of the container were charged for
  * at the same time is not charged twice. Returns what was charged. */

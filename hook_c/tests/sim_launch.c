@@ -822,6 +822,31 @@ static void test_who_knows_no_beginnings_is_served_as_before(void)
 	is_library_old = false;
 }
 
+/* Who had to wait for a kernel of 150 ms has lost no credit meanwhile. */
+static void test_time_behind_a_long_kernel_is_made_up_for(void)
+{
+	const struct program long_ones = {.kernel_ns = 150 * SIM_MS, .is_synchronous = true};
+
+	for (unsigned int i = 0; i < 2; i++) {
+		begin();
+		for (unsigned int j = 0; j < 2; j++) {
+			struct program what = i == j ? long_ones : us20;
+
+			what.container = j;
+			contain(j, thirty_seventy[j], 0);
+			start(what, 700 * SIM_US * j);
+		}
+		start_arbiter();
+		sim_run(2 * RUN_NS);
+		for (unsigned int j = 0; j < 2; j++) {
+			double most = i == j ? 100 : bare(us20.kernel_ns);
+
+			CHECK(is_near("beside the other", share(j, 2 * RUN_NS),
+				      thirty_seventy[j] * most / 100, 2));
+		}
+	}
+}
+
 static void test_a_hard_share_leaves_the_rest_idle(void)
 {
 	begin();
@@ -1083,6 +1108,7 @@ int main(void)
 	RUN(test_a_changed_limit_is_heeded);
 	RUN(test_containers_get_what_they_were_promised);
 	RUN(test_who_knows_no_beginnings_is_served_as_before);
+	RUN(test_time_behind_a_long_kernel_is_made_up_for);
 	RUN(test_a_hard_share_leaves_the_rest_idle);
 	RUN(test_burst_uses_what_is_idle_and_gives_it_back);
 	RUN(test_burst_uses_what_short_pauses_leave);
