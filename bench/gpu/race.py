@@ -3,6 +3,7 @@
 
 race.py processes COUNT SECONDS     at the end half of them are killed in the middle of their calls
 race.py threads COUNT SECONDS
+race.py pools COUNT SECONDS         threads that allocate and free in the order of a stream alone
 race.py worker SEED                 one of the processes; obeys lines on stdin
 """
 
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.gpu.families import MIB, Driver
@@ -27,7 +29,7 @@ LOOK_SECONDS = 0.02
 class Churn:
     """Takes and frees of one thread: odd sizes, every kind of call, in random order."""
 
-    def __init__(self, driver: Driver, seed: int) -> None:
+    def __init__(self, driver: Driver, seed: int, *, pools_only: bool = False) -> None:
         self.codes: Counter[int] = Counter()
         self._driver = driver
         self._dice = random.Random(seed)
@@ -41,6 +43,8 @@ class Churn:
             (driver.mapped, driver.unmap),
             (driver.array, driver.free_array),
         ]
+        if pools_only:
+            self._ways = [(driver.in_stream, driver.free_in_stream)]
 
     def run(self, ended: threading.Event) -> None:
         """Go on until `ended`."""
@@ -180,11 +184,11 @@ def _command(workers: list[Worker], line: str) -> list[str]:
     return [each.answer() for each in workers]
 
 
-def threads(count: int, seconds: float) -> dict[str, int]:
+def threads(count: int, seconds: float, *, pools_only: bool = False) -> dict[str, int]:
     """Race threads of this process; the codes seen."""
     driver = Driver()
     ended = threading.Event()
-    churns = [Churn(driver, seed) for seed in range(count)]
+    churns = [Churn(driver, seed, pools_only=pools_only) for seed in range(count)]
     runners = [threading.Thread(target=churn.run, args=(ended,)) for churn in churns]
     say("ready")
     for runner in runners:
@@ -212,8 +216,12 @@ def main() -> None:
     if sys.argv[1] == "worker":
         worker(int(sys.argv[2]))
         return
-    race = {"processes": processes, "threads": threads}[sys.argv[1]]
-    codes = race(int(sys.argv[2]), float(sys.argv[3]))
+    races: dict[str, Callable[[int, float], dict[str, int]]] = {
+        "processes": processes,
+        "threads": threads,
+        "pools": partial(threads, pools_only=True),
+    }
+    codes = races[sys.argv[1]](int(sys.argv[2]), float(sys.argv[3]))
     end(codes)
 
 

@@ -13,8 +13,9 @@ from bench.gpu.table import Table, mib
 from bench.gpu.talk import listen
 
 # 16 contexts take half of the first; both are small enough to be full all the time.
-LIMITS = {"processes": 16 << 30, "threads": 6 << 30}
-ENDS = {"processes": "half are killed", "threads": "they end"}
+LIMITS = {"processes": 16 << 30, "threads": 6 << 30, "pools": 6 << 30}
+NAMES = {"processes": "processes", "threads": "threads", "pools": "threads, pools alone"}
+ENDS = {"processes": "half are killed", "threads": "they end", "pools": "they end"}
 AGREE_SECONDS = 2.0
 # Between account and NVML, for a process: what a context and its streams cost differs a little.
 AGREE_BYTES = 8 * MIB
@@ -94,7 +95,7 @@ def table_races(
             "most of NVML's sum", "card > ceiling", "most of the card", "granted", "refused (2)",
         ),
     )  # fmt: skip
-    for kind, processes in (("processes", count), ("threads", 1)):
+    for kind, processes in (("processes", count), ("threads", 1), ("pools", 1)):
         limit_bytes = LIMITS[kind]
         with inside(f"race-{kind}", mib(limit_bytes)) as place:
             referee = _Referee(card, place, limit_bytes, processes)
@@ -108,7 +109,7 @@ def table_races(
         for phase, seen in referee.samples.items():
             if seen.count == 0:
                 continue
-            name = f"{count} {kind}" + (f", {ENDS[kind]}" if phase == "kills" else "")
+            name = f"{count} {NAMES[kind]}" + (f", {ENDS[kind]}" if phase == "kills" else "")
             table.raw[kind][phase] = vars(seen)
             table.rows.append(
                 [
@@ -137,10 +138,13 @@ def table_races(
                     f"{above} of {seen.count}",
                     holds=above == 0,
                 )
-        table.check(f"{count} {kind}: codes", "0 and 2", str(others or "0 and 2"), holds=not others)
+        table.check(
+            f"{count} {NAMES[kind]}: codes", "0 and 2", str(others or "0 and 2"), holds=not others
+        )
         for name, state in referee.states.items():
             table.check(
-                f"{count} {kind}, {name}: account against NVML, {state['processes']} processes",
+                f"{count} {NAMES[kind]}, {name}: account against NVML,"
+                f" {state['processes']} processes",
                 f"within {AGREE_SECONDS:g} s",
                 f"{state['account'] / MIB:,.1f} and {state['nvml'] / MIB:,.1f} MiB"
                 f" after {state['seconds'] * 1000:.0f} ms; the agent adds"
