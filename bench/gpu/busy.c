@@ -229,11 +229,12 @@ static void report(double seconds, const struct run *run, uint64_t work_ns)
 		for (uint64_t bin = from / BIN_NS; bin <= to / BIN_NS && bin < bins; bin++)
 			bin_ns[bin] += overlap_ns(from, to, bin * BIN_NS, (bin + 1) * BIN_NS);
 	}
-	printf("{\"launches\": %" PRIu64 ", \"wall_s\": %.6f, \"stamps\": %" PRIu64
+	printf("{\"launches\": %" PRIu64 ", \"kernel_rounds\": %" PRIu64
+	       ", \"wall_s\": %.6f, \"stamps\": %" PRIu64
 	       ", \"mean_ns\": %.0f, \"gap_ms\": %.3f, \"launch_stall_ms\": %.3f"
 	       ", \"first_ms\": %.3f, \"first_block_share\": %.5f, \"ends_apart\": %.5f, \"bins\": "
 	       "[",
-	       run->launches, (double)run->wall_ns / 1e9, number,
+	       run->launches, rounds, (double)run->wall_ns / 1e9, number,
 	       number == 0 ? (double)work_ns : kernel_ns / (double)number,
 	       (double)longest_gap / 1e6, (double)run->stall_ns / 1e6, (double)run->first_ns / 1e6,
 	       bins == 0 ? 0 : first_block_ns / bins / BIN_NS,

@@ -127,13 +127,17 @@ class Run:
 
     def __init__(self, found: dict[str, Any], nature: Nature) -> None:
         self.found = found
-        self.rate = found["launches"] / found["wall_s"]
+        launch_rate = found["launches"] / found["wall_s"]
+        # Two processes make slightly different kernels: compared is work, not launches.
+        self.rate = launch_rate * found.get("kernel_rounds", 1)
         self.mean_us = found["mean_ns"] / 1e3
         self.stall_ms: float = found["gap_ms"] or found["launch_stall_ms"]
         self.first_ms: float = found["first_ms"]
         self._bins: list[float] = found["bins"]
         if not found["stamps"]:  # nothing was stamped: a simulated driver, or a run without a trace
-            self._bins = [self.rate * nature.kernel_ns / 1e9] * max(1, round(found["wall_s"] * 10))
+            self._bins = [launch_rate * nature.kernel_ns / 1e9] * max(
+                1, round(found["wall_s"] * 10)
+            )
 
     @property
     def share(self) -> float:
