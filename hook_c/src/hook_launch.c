@@ -75,6 +75,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 		now_ns = clock_ns();
 		throttle_not_dry(throttle, now_ns);
 	}
+	must_mark |= throttle_must_part(throttle, class);
 	/* A sample lies between two marks of its own. */
 	must_mark |=
 		is_sampled && (throttle->open.launches != 0 || throttle->queue_end_ns < now_ns);

@@ -6,7 +6,9 @@
 #include "launch_window.h"
 
 #define OPEN_WINDOW_NS 2000000 /* under way while another container may want the card back */
-#define UNKNOWN_WAITS 2500     /* of 20 us, for the first launch of a kernel to be measured */
+#define UNKNOWN_WAITS 2500     /* of 20 us, for launches of a kernel to be measured */
+#define UNKNOWN_LOOKS 40       /* before the first of them */
+#define LOOK_NS 5000
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000
 #define LONG_NS UINT64_C(5000000) /* half of it left of a turn is enough for any kernel */
@@ -20,6 +22,7 @@ enum verdict {
 	VERDICT_SLEEP,
 	VERDICT_GATE,
 	VERDICT_SPIN,
+	VERDICT_MEASURE,
 };
 
 /* When the turn begins, or has begun, that was given last; 0: turns have no beginnings. What is
@@ -69,8 +72,8 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
 
 	*sleep_ns = SHORT_SLEEP_NS;
-	if (class->is_out)
-		return VERDICT_SLEEP;
+	if (class->is_out || !throttle_begin_batch(&card->throttle, class))
+		return VERDICT_MEASURE;
 	if ((start_ns >= end_ns && !is_awaited(card, tenant, class, start_ns, end_ns)) ||
 	    is_too_long(card, class, start_ns, end_ns))
 		return VERDICT_GATE;
@@ -146,8 +149,9 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 
 		struct throttle_class *class = throttle_class(&card->throttle, key);
 
-		if (class->is_out && ++unknown > UNKNOWN_WAITS)
-			class->is_out = 0; /* another thread's launch may be what it waits for */
+		/* Another thread's launch may be what it waits for. */
+		if (unknown > UNKNOWN_LOOKS + UNKNOWN_WAITS)
+			throttle_give_up(class);
 
 		uint64_t begin_ns = turn_begins(card);
 		enum verdict verdict =
@@ -171,6 +175,8 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 			wait_at_gate(card, seen);
 		else if (verdict == VERDICT_SPIN)
 			clock_spin(begin_ns);
+		else if (verdict == VERDICT_MEASURE && ++unknown <= UNKNOWN_LOOKS)
+			clock_spin(now_ns + LOOK_NS);
 		else if (is_windowed)
 			clock_wait(window_word(tenant), seen_window, sleep_ns);
 		else

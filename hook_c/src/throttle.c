@@ -62,6 +62,35 @@ bool throttle_must_sample(const struct throttle_class *class)
 	return class->samples == 0 || class->until_sample <= 1;
 }
 
+static uint32_t batch_of(const struct throttle_class *class)
+{
+	return class->proven < THROTTLE_TRUSTED ? 1 + class->proven / THROTTLE_TRUST : UINT32_MAX;
+}
+
+bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *class)
+{
+	if (class->left != 0 || class->samples == 0)
+		return true;
+	if (throttle->finished < class->batch_begun && !throttle->may_wait)
+		return false;
+	class->batch_begun = throttle->launched;
+	class->left = batch_of(class);
+	return true;
+}
+
+void throttle_give_up(struct throttle_class *class)
+{
+	class->is_out = 0;
+	class->proven = THROTTLE_TRUSTED;
+	class->batch_begun = 0;
+}
+
+bool throttle_must_part(const struct throttle *throttle, const struct throttle_class *class)
+{
+	return class->left == batch_of(class) && class->proven < THROTTLE_TRUSTED &&
+	       throttle->open.key == class->key;
+}
+
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns)
 {
 	struct throttle_interval *open = &throttle->open;
@@ -94,6 +123,11 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 	if (throttle_must_sample(class))
 		throttle->wants_idle = true;
 	open->launches++;
+	throttle->launched++;
+	if (class->left != 0) {
+		class->left--;
+		class->proven += class->proven < THROTTLE_TRUSTED;
+	}
 	open->gaps += class->gaps;
 	open->predicted_ns += cost;
 	throttle->queue_end_ns = start + cost;
@@ -162,6 +196,12 @@ void throttle_late(struct throttle *throttle, struct throttle_interval *closed, 
 	throttle->pending_idle_ns += idle_ns;
 }
 
+/* More than noise. */
+static bool is_far_above(uint64_t busy_ns, uint64_t expected_ns)
+{
+	return busy_ns > 2 * expected_ns + THROTTLE_SURPRISE_NS;
+}
+
 static void learn(struct throttle *throttle, const struct throttle_interval *interval,
 		  uint64_t busy_ns)
 {
@@ -170,13 +210,15 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 
 	struct throttle_class *class = throttle_class(throttle, interval->key);
 	uint64_t sample = most(busy_ns / interval->launches, LEAST_COST_NS);
+	uint64_t expected_ns = class->samples == 0 ? busy_ns : interval->launches * class->cost_ns;
+	bool is_longer = !throttle->may_wait && is_far_above(busy_ns, expected_ns);
 
 	class->is_out = 0;
 	if (interval->has_unknown && interval->launches > 1 && class->samples != 0)
 		return; /* several classes together, of which one was unknown */
 	if (interval->idle_ns > busy_ns / 4 && !interval->is_bracketed)
 		return;
-	if (class->samples == 0)
+	if (class->samples == 0 || is_longer)
 		class->cost_ns = sample;
 	else if (class->samples < MIN_SAMPLES)
 		class->cost_ns = least(class->cost_ns, sample);
@@ -186,7 +228,15 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->cost_ns = (3 * class->cost_ns + least(sample, 4 * class->cost_ns)) / 4;
 	else
 		class->cost_ns = (3 * class->cost_ns + sample) / 4;
-	if (sample > 2 * class->cost_ns)
+	if (is_longer) {
+		class->until_sample = 1;
+		/* All that is out went at the old price. */
+		class->proven = THROTTLE_TRUSTED;
+		class->batch_begun = throttle->launched;
+		class->left = 0;
+	} else if (is_far_above(expected_ns, busy_ns))
+		class->until_sample = 1;
+	else if (sample > 2 * class->cost_ns)
 		class->until_sample = (uint32_t)least(class->until_sample, SOON);
 	else if (class->launches >= OFTEN_UNTIL && interval->starts == 0)
 		class->until_sample = SAMPLE_SELDOM; /* as good as one */
@@ -241,6 +291,7 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 		learn_drain(throttle, less(whole, interval->known_idle_ns));
 	throttle->last_end_ns = most(throttle->last_end_ns, end_ns);
 	if (interval->launches != 0) {
+		throttle->finished += interval->launches;
 		busy = measured(interval, span, whole);
 		learn(throttle, interval, busy);
 		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);

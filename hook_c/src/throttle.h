@@ -30,6 +30,9 @@
 #define THROTTLE_AGE_NS UINT64_C(5000000)      /* after which an interval is marked, too */
 #define THROTTLE_DOUBT_NS UINT64_C(20000)      /* predicted idle time that is not just believed */
 #define THROTTLE_UNKNOWN_NS UINT64_C(5000)     /* guessed of a launch that has no like */
+#define THROTTLE_SURPRISE_NS UINT64_C(200000)  /* beyond twice the prediction; less is noise */
+#define THROTTLE_TRUST 64    /* launches of a class, after which its batches have one more */
+#define THROTTLE_TRUSTED 256 /* after which they have no end */
 #define THROTTLE_OWED_NS UINT64_C(10000000000) /* nobody is made to pay for more */
 
 /* The part of struct vgpu_usage_turn that is the account. */
@@ -39,7 +42,9 @@ struct throttle_account {
 	uint64_t *stretch;
 };
 
-/* Launches of one kernel in one shape, or of one graph. */
+/* Launches of one kernel in one shape, or of one graph. What they took before need not be what they
+ * take now: the first ones go in batches, of which the next may begin when all but the last have
+ * been measured. */
 struct throttle_class {
 	uint64_t key; /* 0: free */
 	uint64_t cost_ns;
@@ -49,7 +54,10 @@ struct throttle_class {
 	uint32_t until_sample;
 	uint32_t launches;
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
-};
+	uint32_t left; /* launches of the batch that are still to come; 0: of an unknown one, too */
+	uint32_t proven; /* launches in batches; THROTTLE_TRUSTED: there is no bound any more */
+	uint64_t batch_begun; /* the number of all launches before it */
+} __attribute__((aligned(64)));
 
 struct throttle_interval {
 	uint64_t launches;
@@ -80,6 +88,8 @@ struct throttle {
 	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
+	uint64_t launched;    /* all of them */
+	uint64_t finished;    /* those that have been measured */
 	uint64_t busy_ns;     /* measured, of this process; without the gaps */
 	uint64_t last_end_ns; /* of the last finished interval */
 	uint64_t bracket_ns;  /* when the open interval's first mark was made, on an idle card */
@@ -140,9 +150,9 @@ static inline bool throttle_passes(const struct throttle *throttle,
 {
 	uint64_t start = throttle_start(throttle, now_ns);
 
-	return class->samples != 0 && throttle->tokens_ns > 0 &&
-	       class->cost_ns < THROTTLE_LONG_NS && start < gate->end_ns &&
-	       start - now_ns < gate->window_ns && !throttle_is_old(throttle, now_ns);
+	return class->left != 0 && throttle->tokens_ns > 0 && class->cost_ns < THROTTLE_LONG_NS &&
+	       start < gate->end_ns && start - now_ns < gate->window_ns &&
+	       !throttle_is_old(throttle, now_ns);
 }
 
 /* Whether something is to be measured, or asked of the card, before or behind the launch. */
@@ -152,6 +162,17 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 	return class->until_sample <= 1 || throttle->drained_ns != 0 ||
 	       throttle_is_in_doubt(throttle, now_ns);
 }
+
+/* Begins the class's next batch, if its last one is at an end; false: what came before that one has
+ * not been measured yet. */
+bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *class);
+
+/* The class's launches are no longer waited for: they may themselves wait for what is launched
+ * later. */
+void throttle_give_up(struct throttle_class *class);
+
+/* Whether the launch is the first one of a batch, and the one before lies in the open interval. */
+bool throttle_must_part(const struct throttle *throttle, const struct throttle_class *class);
 
 /* Adds a launch to the open interval. */
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);

@@ -28,7 +28,9 @@ struct program {
 	uint64_t other_ns; /* every second kernel; 0: all are alike */
 	uint64_t burst;    /* kernels, then a pause; 0: no pause */
 	uint64_t pause_ns;
-	uint64_t first_ns; /* the first 50 take so long, of the same class */
+	uint64_t first_ns; /* the first ones take so long, of the same class */
+	uint64_t firsts;   /* 0: 50 */
+	uint64_t again;    /* launches after which it begins anew; 0: never */
 	uint64_t contexts; /* made after the first one */
 	uint64_t extra;  /* each so-manieth launch has no counterpart on the other card; 0: none */
 	uint64_t extras; /* so far */
@@ -38,12 +40,15 @@ struct program {
 	unsigned int index; /* of the container's card that it works on */
 	bool is_on_both;    /* one thread, its launches in turn on both cards */
 	bool is_synchronous;
+	bool is_paced;   /* waits for what it has launched 2 ms of work or 8 launches ago */
 	bool is_varied;  /* one function of 10 us to 3 ms */
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
 	uint32_t gaps;      /* inside of each launch, of a graph */
 	uint64_t launches;
+	uint64_t events;
+	struct sim_event event[8];
 	struct tenant tenant;
 };
 
@@ -209,8 +214,12 @@ static uint64_t duration_of(struct program *own)
 	static uint64_t dice = 1;
 
 	dice = dice * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-	if (own->first_ns != 0)
-		return own->launches < 50 ? own->first_ns : own->kernel_ns;
+	if (own->first_ns != 0) {
+		uint64_t turn = own->again == 0 ? own->launches : own->launches % own->again;
+
+		return turn < (own->firsts == 0 ? 50 : own->firsts) ? own->first_ns
+								    : own->kernel_ns;
+	}
 	if (own->is_varied)
 		return 10 * SIM_US + (dice >> 33) % (3 * SIM_MS);
 	return own->other_ns != 0 && own->launches % 2 == 1 ? own->other_ns : own->kernel_ns;
@@ -231,6 +240,22 @@ static void end_burst(struct program *own)
 	sync_begin(&call);
 	sim_synchronize(card_under(NULL));
 	context_sync_end(&call, CUDA_SUCCESS);
+}
+
+/* As bench/gpu/busy.c does it. */
+static void pace(struct program *own, uint64_t ns, void *stream)
+{
+	uint64_t every = 2 * SIM_MS / ns;
+	struct sim_event *event;
+
+	if (every > 1 && own->launches % every != 0)
+		return;
+	event = &own->event[own->events++ % 8];
+	while (event->is_recorded && !event->is_done) {
+		sim_spend(2 * SIM_US);
+		sim_is_idle(0);
+	}
+	sim_record(card_under(stream), event);
 }
 
 static void work(unsigned int number)
@@ -268,6 +293,8 @@ static void work(unsigned int number)
 		if (own->return_ns != 0)
 			sim_spend(own->return_ns);
 		gate_end(&call);
+		if (own->is_paced)
+			pace(own, ns, (void *)stream);
 		if (own->is_synchronous) {
 			sync_begin(&call);
 			sim_synchronize(card_under((void *)stream));
@@ -648,6 +675,69 @@ static void test_kernels_that_begin_to_take_longer_are_paid_for(void)
 	}
 }
 
+static const uint32_t thirty_seventy[] = {30, 70};
+
+/* Beside others that want all they may have. */
+static void change_beside(struct program what, unsigned int count, const uint32_t percents[])
+{
+	begin();
+	for (unsigned int i = 0; i < count; i++) {
+		struct program one = {.kernel_ns = (i == 1 ? 20 : 200) * SIM_US};
+
+		one = i == 0 ? what : one;
+		one.container = i;
+		contain(i, percents[i], 0);
+		start(one, 700 * SIM_US * i);
+	}
+	start_arbiter();
+	sim_run(RUN_NS);
+}
+
+/* A trial of a function, and then its work. */
+static void test_kernels_that_begin_to_take_longer_stall_nobody(void)
+{
+	static const uint32_t four[] = {10, 20, 30, 40};
+	static const struct {
+		uint64_t us;
+		uint64_t number;
+	} trial[] = {{100, 8}, {20, 50}};
+
+	for (unsigned int i = 0; i < 4; i++) {
+		struct program what = {.kernel_ns = 5 * SIM_MS,
+				       .first_ns = trial[i % 2].us * SIM_US,
+				       .firsts = trial[i % 2].number,
+				       .is_paced = i >= 2};
+
+		CHECK(is_near("10 % of 5 ms", alone(what, 10), 10, 1));
+		CHECK(sim_longest_stall_ns(0) <= 100 * SIM_MS);
+		change_beside(what, 2, thirty_seventy);
+		CHECK(is_near("30 % of 5 ms", share(0, RUN_NS), 30, 2));
+		CHECK(sim_longest_stall_ns(0) <= 100 * SIM_MS);
+		CHECK(sim_longest_stall_ns(1) <= 100 * SIM_MS);
+		change_beside(what, 4, four);
+		CHECK(is_near("10 % of 5 ms", share(0, RUN_NS), 10, 2));
+		CHECK(sim_longest_stall_ns(0) <= 100 * SIM_MS);
+	}
+}
+
+/* One function in turn of 20 us and of 5 ms has what it may have, and no more. */
+static void test_who_alternates_gains_and_loses_nothing(void)
+{
+	static const uint64_t shorts[] = {4, 20, 200};
+	static const uint64_t longs[] = {1, 4, 16};
+
+	for (unsigned int i = 0; i < 9; i++) {
+		struct program what = {
+			.kernel_ns = 5 * SIM_MS, .first_ns = 20 * SIM_US, .firsts = shorts[i / 3]};
+
+		what.again = what.firsts + longs[i % 3];
+		CHECK(is_near("20 % of 20 us and 5 ms", alone(what, 20), 20, 2));
+		change_beside(what, 2, thirty_seventy);
+		CHECK(share(0, RUN_NS) <= 32);
+		CHECK(share(1, RUN_NS) >= 58.5); /* of 64 */
+	}
+}
+
 static void test_bins_are_even_and_stalls_short(void)
 {
 	struct program what = {.kernel_ns = 5 * SIM_MS};
@@ -703,7 +793,8 @@ static void test_a_developers_limit_has_no_windows(void)
 		program[0].tenant.limits.card[i].cores_percent = 25;
 	sim_run(RUN_NS);
 	CHECK(is_near("a developer's 25 %", share(0, RUN_NS), 25, 1));
-	CHECK(sim_longest_stall_ns(0) < 4 * SIM_MS);
+	/* Half a ms of credit, and a ms of work that nobody looks at. */
+	CHECK(sim_longest_stall_ns(0) < 6 * SIM_MS);
 	CHECK(usage[0].turn[0].window_end_ns == 0);
 }
 
@@ -781,7 +872,6 @@ static const struct program ms1 = {.kernel_ns = SIM_MS};
 static const struct program ms2 = {.kernel_ns = 2 * SIM_MS};
 static const struct program ms3 = {.kernel_ns = 3 * SIM_MS};
 static const struct program ms5 = {.kernel_ns = 5 * SIM_MS};
-static const uint32_t thirty_seventy[] = {30, 70};
 
 static void test_containers_get_what_they_were_promised(void)
 {
@@ -1101,6 +1191,8 @@ int main(void)
 	RUN(test_what_is_no_share_gets_the_least);
 	RUN(test_who_has_lost_its_slot_is_seen_in_its_new_one);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
+	RUN(test_kernels_that_begin_to_take_longer_stall_nobody);
+	RUN(test_who_alternates_gains_and_loses_nothing);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);
 	RUN(test_processes_of_a_container_share_its_balance);
