@@ -43,7 +43,7 @@ struct tenant_pool {
 	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
 	uint64_t word;      /* what the account holds for it */
 	uint64_t worst;     /* of that: charged by calls under way */
-	uint64_t wanted;    /* bytes that calls under way ask for */
+	uint64_t wanted;    /* bytes that calls under way ask for; of graphs */
 	uint64_t past;      /* of what is charged: asked for and not granted */
 	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
 	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
