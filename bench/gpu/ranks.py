@@ -135,6 +135,10 @@ def main() -> None:
         world_size=count,
         timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
     )
+    # The first trace of a process starts CUPTI: some launches take a second.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
     for name, make in WORKLOADS.items():
         found = measure(torch, dist, make(torch, dist, count), seconds)
         print(json.dumps({"workload": name, **found}), flush=True)

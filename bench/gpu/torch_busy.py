@@ -100,14 +100,14 @@ def run(torch: Any, step: Step, seconds: float, *, traced: bool) -> dict[str, An
         trace: Any = None
         if traced:
             trace = stack.enter_context(torch.profiler.profile(activities=activities))
-        launches, stall = 0, 0.0
-        first = 0.0
+        # A trace begins with the first kernel, and that can take CUPTI most of a second.
+        asked = time.monotonic()
+        step()
+        torch.cuda.synchronize()
         begun = last = time.monotonic()
+        launches, stall, first = 0, 0.0, begun - asked
         while last - begun < seconds:
             step()
-            if launches == 0:
-                torch.cuda.synchronize()
-                first = time.monotonic() - begun
             launches += 1
             now = time.monotonic()
             stall = max(stall, now - last)

@@ -29,6 +29,7 @@ struct hook_call {
 	struct pool_call pool_call;
 	uint64_t held;
 	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
+	uint32_t waits_number;       /* hook_freed.c */
 	struct tenant *graph_tenant; /* hook_graph.c */
 	struct table_entry graph;
 	struct launch_card *gate; /* hook_launch.c, launch_sync.c */
@@ -152,6 +153,7 @@ int pool_get_end(int status, void *pool, int attribute, void *value);
 /* Around a call of the program that takes memory away from pools: a free, a trim. */
 int pools_begin(struct hook_call *call);
 int pools_given_end(struct hook_call *call, int status);
+int pools_free_begin(struct hook_call *call);
 int pools_freed_end(struct hook_call *call, int status);
 
 /* After a wait for the card: pools give back what they keep beyond what the program lets them. */
@@ -185,7 +187,7 @@ void streams_forget_all(struct tenant *tenant);
 
 /* Waits for an event of ours and then lets the driver know; false: it takes too long. `waits`
  * counts over several events. */
-bool event_wait(void *event, int *waits);
+bool event_wait(struct tenant *tenant, void *event, int *waits);
 
 /* hook_local.c */
 int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,

@@ -82,6 +82,38 @@ static bool keep(struct tenant *tenant, const struct table_entry *entry, uint64_
 	return true;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+/* The driver has been told to give it back. Whoever waited at that moment may be the one who does
+ * it; a wait that goes on for longer is one for the card. */
+static bool is_given_back(struct tenant *tenant, struct tenant_done *done)
+{
+	return waits_have_ended(&tenant->waits, &done->waits) || now_ns() - done->ns >= GIVING_NS;
+}
+
+/* False: it has failed, and nothing is given back. */
+static bool wait_for_stream(struct tenant *tenant, void *stream)
+{
+	uint32_t number = waits_enter(&tenant->waits);
+	int status = driver.cuStreamSynchronize(stream);
+
+	waits_leave(&tenant->waits, number);
+	if (status != CUDA_SUCCESS)
+		return false;
+
+	struct tenant_done done = {.ns = now_ns()};
+
+	while (!is_given_back(tenant, &done))
+		sys_sleep_ns(GIVING_WAIT_NS);
+	return true;
+}
+
 int free_async_end(struct hook_call *call, int status, void *stream, bool is_thread)
 {
 	struct tenant *tenant = call->tenant;
@@ -103,7 +135,7 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	stream_device(stream, &context);
 	if (!keep(tenant, &call->entry, 0, stream, context)) {
 		/* As cuMemFree: it comes back now; after a fault, when its context ends. */
-		if (driver.cuStreamSynchronize(stream) == CUDA_SUCCESS)
+		if (wait_for_stream(tenant, stream))
 			quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
 		else
 			(void)table_put(&tenant->table, &call->entry);
@@ -124,26 +156,9 @@ void freed_object(struct tenant *tenant, uint64_t object, void *stream)
 	const struct table_entry entry = {.owner = (uint64_t)(uintptr_t)context};
 
 	/* After a fault it stays charged until the process ends. */
-	if (!keep(tenant, &entry, object, stream, context) &&
-	    driver.cuStreamSynchronize(stream) == CUDA_SUCCESS)
+	if (!keep(tenant, &entry, object, stream, context) && wait_for_stream(tenant, stream))
 		object_drop(tenant, object);
 	exchange_capture_mode(&mode);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
-/* The driver has been told to give it back. Whoever waits at this moment may be the one who does
- * it; a wait that goes on for longer is one for the card. */
-static bool is_given_back(const struct tenant *tenant, const struct tenant_freed *freed)
-{
-	return __atomic_load_n(&tenant->waiting, __ATOMIC_SEQ_CST) == 0 ||
-	       now_ns() - freed->done_ns >= GIVING_NS;
 }
 
 /* The next state of one that is TENANT_FREED_TAKEN; TENANT_FREED_NONE: it is dropped. */
@@ -153,17 +168,12 @@ static uint32_t settle_one(struct tenant *tenant, struct tenant_freed *freed, ui
 	if (state == TENANT_FREED_PENDING) {
 		if (!wait && driver.cuEventQuery(freed->event) != CUDA_SUCCESS)
 			return TENANT_FREED_PENDING;
-		__atomic_add_fetch(&tenant->waiting, 1, __ATOMIC_SEQ_CST);
-
-		bool is_done = event_wait(freed->event, waits);
-
-		__atomic_sub_fetch(&tenant->waiting, 1, __ATOMIC_SEQ_CST);
-		if (!is_done)
+		if (!event_wait(tenant, freed->event, waits))
 			return TENANT_FREED_PENDING;
 		driver.cuEventDestroy_v2(freed->event);
-		freed->done_ns = now_ns();
+		freed->done = (struct tenant_done){.ns = now_ns()};
 	}
-	while (!is_given_back(tenant, freed)) {
+	while (!is_given_back(tenant, &freed->done)) {
 		if (!wait)
 			return TENANT_FREED_DONE;
 		sys_sleep_ns(GIVING_WAIT_NS);
@@ -207,14 +217,14 @@ void wait_begin(struct hook_call *call)
 {
 	call->giving = tenant_joined();
 	if (call->giving != NULL)
-		__atomic_add_fetch(&call->giving->waiting, 1, __ATOMIC_SEQ_CST);
+		call->waits_number = waits_enter(&call->giving->waits);
 }
 
 int wait_end(struct hook_call *call, int status)
 {
 	if (call->giving == NULL)
 		return status;
-	__atomic_sub_fetch(&call->giving->waiting, 1, __ATOMIC_SEQ_CST);
+	waits_leave(&call->giving->waits, call->waits_number);
 	freed_settle(call->giving, false);
 	pools_waited(call->giving);
 	return status;

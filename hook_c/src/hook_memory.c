@@ -115,7 +115,7 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 
 int free_begin(struct hook_call *call, uint64_t pointer)
 {
-	return find_memory(call, pointer) ? CUDA_SUCCESS : pools_begin(call);
+	return find_memory(call, pointer) ? CUDA_SUCCESS : pools_free_begin(call);
 }
 
 int free_end(struct hook_call *call, int status)

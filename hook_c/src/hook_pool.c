@@ -593,10 +593,20 @@ int pools_given_end(struct hook_call *call, int status)
 	return status;
 }
 
-/* By cuMemFree: of a pool's memory that is a free and a wait in one. */
+/* Of a pool's memory cuMemFree is a free and a wait in one. */
+int pools_free_begin(struct hook_call *call)
+{
+	int status = pools_begin(call);
+
+	if (call->giving != NULL)
+		call->waits_number = waits_enter(&call->giving->waits);
+	return status;
+}
+
 int pools_freed_end(struct hook_call *call, int status)
 {
 	if (call->giving != NULL) {
+		waits_leave(&call->giving->waits, call->waits_number);
 		pools_giving_end(call->giving);
 		__atomic_store_n(&call->giving->plain_frees, 1, __ATOMIC_RELAXED);
 		pools_waited(call->giving);

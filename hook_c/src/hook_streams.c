@@ -70,7 +70,7 @@ void streams_forget_all(struct tenant *tenant)
 			end_use(&tenant->stream[i]);
 }
 
-bool event_wait(void *event, int *waits)
+bool event_wait(struct tenant *tenant, void *event, int *waits)
 {
 	while (driver.cuEventQuery(event) != CUDA_SUCCESS) {
 		if (*waits == WAITS)
@@ -78,7 +78,12 @@ bool event_wait(void *event, int *waits)
 		sys_sleep_ns(WAIT_NS);
 		++*waits;
 	}
-	return driver.cuEventSynchronize(event) == CUDA_SUCCESS;
+
+	uint32_t number = waits_enter(&tenant->waits);
+	int status = driver.cuEventSynchronize(event);
+
+	waits_leave(&tenant->waits, number);
+	return status == CUDA_SUCCESS;
 }
 
 static bool record(struct tenant_stream *place, uint64_t name, void **event)
@@ -97,14 +102,14 @@ static bool record(struct tenant_stream *place, uint64_t name, void **event)
 	return is_recorded;
 }
 
-static bool wait_for(struct tenant_stream *place, uint64_t name, int *waits)
+static bool wait_for(struct tenant *tenant, struct tenant_stream *place, uint64_t name, int *waits)
 {
 	void *event;
 
 	if (!record(place, name, &event))
 		return false;
 
-	bool is_done = event_wait(event, waits);
+	bool is_done = event_wait(tenant, event, waits);
 
 	driver.cuEventDestroy_v2(event);
 	return is_done;
@@ -124,7 +129,7 @@ bool streams_wait(struct tenant *tenant, const void *but)
 		if (name == 0 || name == name_of(but) ||
 		    __atomic_exchange_n(&place->has_freed, 0, __ATOMIC_ACQ_REL) == 0)
 			continue;
-		if (!wait_for(place, name, &waits)) {
+		if (!wait_for(tenant, place, name, &waits)) {
 			__atomic_store_n(&place->has_freed, 1, __ATOMIC_RELEASE);
 			all_done = false;
 		}

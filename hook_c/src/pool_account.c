@@ -225,10 +225,12 @@ bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct poo
 	if (bytes > POOL_MOST_BYTES)
 		return false;
 	*call = (struct pool_call){.bytes = bytes};
-	__atomic_add_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
+	if (pool->is_graph)
+		__atomic_add_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
 	if (charge(tenant, pool, call))
 		return true;
-	__atomic_sub_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
+	if (pool->is_graph)
+		__atomic_sub_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
 	return false;
 }
 
@@ -277,17 +279,16 @@ bool pool_call_begin_tight(struct tenant *tenant, struct tenant_pool *pool, stru
 	if (bytes > POOL_MOST_BYTES || pool->is_graph || !take_turn(pool))
 		return false;
 	*call = (struct pool_call){.bytes = bytes, .is_tight = true};
-	__atomic_add_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
 	if (charge_less(tenant, pool, call, less_bytes))
 		return true;
-	__atomic_sub_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&pool->tight, 0, __ATOMIC_SEQ_CST);
 	return false;
 }
 
 bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call)
 {
-	__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
+	if (pool->is_graph)
+		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
 	__atomic_sub_fetch(&pool->worst, call->growth, __ATOMIC_SEQ_CST);
 	pool_settle(tenant, pool);
 	return __atomic_load_n(&pool->past, __ATOMIC_SEQ_CST) == 0;

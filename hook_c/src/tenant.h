@@ -14,6 +14,7 @@
 #include "quota.h"
 #include "region.h"
 #include "table.h"
+#include "waits.h"
 
 #include <stdbool.h>
 
@@ -42,7 +43,7 @@ struct tenant_pool {
 	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
 	uint64_t word;      /* what the account holds for it */
 	uint64_t worst;     /* of that: charged by calls under way */
-	uint64_t wanted;    /* bytes that calls under way ask for */
+	uint64_t wanted;    /* bytes that calls under way ask for; of graphs */
 	uint64_t past;      /* of what is charged: asked for and not granted */
 	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
 	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
@@ -72,6 +73,12 @@ enum {
 	TENANT_FREED_DONE, /* its stream has come to the free */
 };
 
+/* When a wait of ours for a free was over, by the clock and by the waits of all threads. */
+struct tenant_done {
+	uint64_t ns;
+	struct waits_moment waits;
+};
+
 /* Memory that the program has freed in the order of a stream and the driver still keeps;
  * hook_freed.c. */
 struct tenant_freed {
@@ -81,7 +88,7 @@ struct tenant_freed {
 	uint64_t owner;  /* the context that it was taken in */
 	uint64_t object; /* or a mapping of an object of cuMemCreate that is being undone; else 0 */
 	void *event;     /* behind the free */
-	uint64_t done_ns;
+	struct tenant_done done;
 };
 
 enum tenant_state {
@@ -97,12 +104,12 @@ struct tenant {
 	uint32_t pool_count;     /* pools at or above this index were never used */
 	uint32_t freed_count;
 	uint32_t giving;        /* calls of the driver under way that make pools smaller */
-	uint32_t waiting;       /* calls of the program that wait for the card */
 	uint32_t plain_frees;   /* 1: cuMemFree may have taken memory from pools */
 	uint32_t pools_version; /* grows when a device may have another current pool */
 	uint32_t contexts;      /* living ones of this process */
 	uint32_t tiles;         /* 1: there may be some in the table */
-	struct region region;   /* every launch reads its slot */
+	struct waits waits;
+	struct region region; /* every launch reads its slot */
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;

@@ -192,6 +192,56 @@ def test_a_thread_that_waits_for_the_card_keeps_nothing_from_others(
     assert container.used() == gpu.used_bytes()
 
 
+def free_behind_a_kernel(tenant: Process) -> int:
+    """Free a pool's 64 MiB and 600 MiB of cuMemAlloc in a stream that is busy; the stream."""
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_300ms"), stream) == 0
+    for name, size in (("cuMemAllocAsync", 64 * MIB), ("cuMemAlloc_v2", 600 * MIB)):
+        code, address = tenant.do("out", name, size, stream)
+        assert code == 0
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    return int(stream)
+
+
+@pytest.mark.parametrize(
+    ("call", "size"), [("cuCtxSynchronize", 0), ("cuMemAllocAsync", 500 * MIB)]
+)
+def test_what_a_wait_of_any_thread_gives_back_is_charged_until_the_card_has_it(
+    tenant: Process,
+    container: Container,
+    gpu: SimulatedGpu,
+    hold: Callable[..., None],
+    call: str,
+    size: int,
+) -> None:
+    """Also a wait of ours: an allocation that does not fit waits for what is freed in streams."""
+    stream = free_behind_a_kernel(tenant)
+    hold("freed memory goes back", size, call)
+
+    assert tenant.do("call", "cuStreamSynchronize", stream) == 0
+    assert gpu.used_bytes() >= 600 * MIB
+    assert container.used() >= gpu.used_bytes()
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes()
+
+
+def test_a_plain_free_of_a_pools_memory_is_a_wait_too(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    stream = free_behind_a_kernel(tenant)
+    hold("cuMemFree_v2", call="cuMemFree_v2")
+
+    assert tenant.do("call", "cuStreamSynchronize", stream) == 0
+    assert container.used() >= 600 * MIB
+    gpu.clear_faults()
+    tenant.do("finish")
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
 def test_a_pool_is_not_destroyed_while_another_thread_asks_about_it(
     tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:

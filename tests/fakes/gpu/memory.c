@@ -266,13 +266,28 @@ void memory_release(struct region *region)
 	address_release(base, bytes);
 }
 
+static struct region *find_freed(const struct context *context)
+{
+	for (struct region *region = regions; region != NULL; region = region->next)
+		if (region->freed && !region->going && region->context == context)
+			return region;
+	return NULL;
+}
+
+/* Whoever waits next finds nothing of it, and goes on. A test may hold a call here, while the card
+ * still has the memory. */
 void memory_release_freed(const struct context *context)
 {
-	for (struct region *region = regions; region != NULL;) {
-		struct region *next = region->next;
-		if (region->freed && region->context == context)
-			memory_release(region);
-		region = next;
+	struct region *region;
+
+	while ((region = find_freed(context)) != NULL) {
+		region->going = true;
+		if (state_map()->faults_high != 0) {
+			driver_unlock(NULL);
+			(void)state_fault("freed memory goes back");
+			driver_lock();
+		}
+		memory_release(region);
 	}
 }
 

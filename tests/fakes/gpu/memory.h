@@ -28,6 +28,7 @@ struct region {
 	CUdevice ordinal;
 	struct context *context; /* NULL: survives every context */
 	bool freed;              /* in the order of a stream: gone at the next synchronisation */
+	bool going;              /* freed, and a synchronisation is at it */
 	bool taken;              /* of a graph's memory, by a launch, and not freed since */
 	bool orphaned;           /* the graph that it belongs to is destroyed */
 	struct slab *slab;
