@@ -15,6 +15,17 @@ static void count_sync(struct launch_card *card, uint32_t change)
 	card_unlock(card);
 }
 
+/* A wait may take long for a copy, or for the driver's own affairs, when our work has long ended:
+ * what it ends with is no end of ours then. */
+static void ask_if_dry(struct launch_card *card, uint64_t now_ns)
+{
+	card_lock(card);
+	if (throttle_is_in_doubt(&card->throttle, now_ns) && !marks_is_busy(card) &&
+	    throttle_is_in_doubt(&card->throttle, now_ns))
+		throttle_dry(&card->throttle);
+	card_unlock(card);
+}
+
 int sync_begin(struct hook_call *call)
 {
 	struct tenant *tenant = launch_is_free() ? NULL : tenant_joined();
@@ -32,6 +43,7 @@ int sync_begin(struct hook_call *call)
 	call->gate = card;
 	call->begun_ns = clock_near_ns();
 	count_sync(card, 1);
+	ask_if_dry(card, call->begun_ns);
 	if (__atomic_load_n(&card->throttle.open.predicted_ns, __ATOMIC_RELAXED) >= SYNC_MARK_NS)
 		marks_set(card, NO_STREAM, 0);
 	return CUDA_SUCCESS;

@@ -317,8 +317,17 @@ void throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns);
 }
 
+void throttle_dry(struct throttle *throttle)
+{
+	throttle->is_known_dry = true;
+}
+
 void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns)
 {
+	/* What it has waited for was no work of ours. */
+	if (throttle->is_known_dry)
+		return;
+
 	uint64_t drain_ns = throttle->drain_ns == 0 ? THROTTLE_DRAIN_NS : throttle->drain_ns;
 	uint64_t end_ns = less(now_ns, drain_ns);
 

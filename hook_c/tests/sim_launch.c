@@ -28,6 +28,8 @@ struct program {
 	uint64_t other_ns; /* every second kernel; 0: all are alike */
 	uint64_t burst;    /* kernels, then a pause; 0: no pause */
 	uint64_t pause_ns;
+	uint64_t copy_ns;  /* after a pause it waits so long for what is no kernel */
+	bool is_silent;    /* there is no wait before a pause */
 	uint64_t first_ns; /* the first ones take so long, of the same class */
 	uint64_t firsts;   /* 0: 50 */
 	uint64_t again;    /* launches after which it begins anew; 0: never */
@@ -242,6 +244,15 @@ static void end_burst(struct program *own)
 	context_sync_end(&call, CUDA_SUCCESS);
 }
 
+static void wait_for_copy(const struct program *own)
+{
+	struct hook_call call = {0};
+
+	sync_begin(&call);
+	sim_spend(own->copy_ns);
+	context_sync_end(&call, CUDA_SUCCESS);
+}
+
 /* As bench/gpu/busy.c does it. */
 static void pace(struct program *own, uint64_t ns, void *stream)
 {
@@ -301,8 +312,11 @@ static void work(unsigned int number)
 			stream_sync_end(&call, CUDA_SUCCESS, (void *)stream, false);
 		}
 		if (own->burst != 0 && own->launches % own->burst == own->burst - 1) {
-			end_burst(own);
+			if (!own->is_silent)
+				end_burst(own);
 			sim_sleep(own->pause_ns);
+			if (own->copy_ns != 0)
+				wait_for_copy(own);
 		}
 	}
 }
@@ -597,6 +611,22 @@ static void test_idle_time_is_not_charged(void)
 	double unlimited = alone(what, 100);
 
 	CHECK(is_near("bursts under 50 %", alone(what, 50), unlimited, 0.5));
+}
+
+/* A wait that takes long has not waited for kernels that had ended long before. */
+static void test_idle_time_before_a_wait_is_not_charged(void)
+{
+	for (unsigned int silent = 0; silent < 2; silent++) {
+		struct program what = {.kernel_ns = 20 * SIM_US,
+				       .burst = 1010,
+				       .pause_ns = 200 * SIM_MS,
+				       .copy_ns = 50 * SIM_US,
+				       .is_silent = silent != 0};
+		double free = alone(what, 100);
+
+		CHECK(is_near(silent != 0 ? "pause, copy" : "wait, pause, copy", alone(what, 50),
+			      free, 1));
+	}
 }
 
 static void test_idle_time_after_a_context_is_not_charged(void)
@@ -1186,6 +1216,7 @@ int main(void)
 	RUN(test_mixed_kernels_and_several_streams);
 	RUN(test_gaps_in_graphs_are_not_charged);
 	RUN(test_idle_time_is_not_charged);
+	RUN(test_idle_time_before_a_wait_is_not_charged);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
 	RUN(test_what_is_no_share_gets_the_least);
