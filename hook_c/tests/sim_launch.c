@@ -29,7 +29,6 @@ struct program {
 	uint64_t burst;    /* kernels, then a pause; 0: no pause */
 	uint64_t pause_ns;
 	uint64_t copy_ns;  /* after a pause it waits so long for what is no kernel */
-	bool is_silent;    /* there is no wait before a pause */
 	uint64_t first_ns; /* the first ones take so long, of the same class */
 	uint64_t firsts;   /* 0: 50 */
 	uint64_t again;    /* launches after which it begins anew; 0: never */
@@ -44,6 +43,7 @@ struct program {
 	bool is_synchronous;
 	bool is_paced;   /* waits for what it has launched 2 ms of work or 8 launches ago */
 	bool is_varied;  /* one function of 10 us to 3 ms */
+	bool is_silent;  /* there is no wait before a pause */
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
