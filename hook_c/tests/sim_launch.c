@@ -39,6 +39,7 @@ struct program {
 	unsigned int container;
 	unsigned int streams;
 	unsigned int index; /* of the container's card that it works on */
+	uint32_t gaps;      /* inside of each launch, of a graph */
 	bool is_on_both;    /* one thread, its launches in turn on both cards */
 	bool is_synchronous;
 	bool is_paced;   /* waits for what it has launched 2 ms of work or 8 launches ago */
@@ -47,7 +48,6 @@ struct program {
 	bool is_leaving; /* destroys its context before each pause, and makes another one */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
-	uint32_t gaps;      /* inside of each launch, of a graph */
 	uint64_t launches;
 	uint64_t events;
 	struct sim_event event[8];
