@@ -78,8 +78,9 @@ class Watchers:
             yield subscription
         finally:
             streams.pop(subscription, None)
-            if not streams:
-                self._by_node.pop(node_name, None)
+            # One that was ended may be left late, when the node has other streams than it knew.
+            if not streams and self._by_node.get(node_name) is streams:
+                del self._by_node[node_name]
 
     def close(self, reason: str) -> None:
         """End all streams, and all that are opened later."""

@@ -61,6 +61,20 @@ async def test_a_nodes_fifth_stream_ends_its_first_and_nobody_elses() -> None:
         assert [await each.get() for each in (*mine[1:], other)] == ["x", "x", "x", "x", "y"]
 
 
+async def test_a_stream_that_is_left_late_takes_no_newer_one_with_it() -> None:
+    watchers = Watchers(2)
+    with ExitStack() as late:
+        late.enter_context(watchers.subscribed("node-a"))
+        with ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(watchers.subscribed("node-a"))
+        with watchers.subscribed("node-a") as newer:
+            late.close()
+            watchers.publish([("node-a", "x")])
+
+            assert await asyncio.wait_for(newer.get(), 30) == "x"
+
+
 async def test_closing_ends_streams_old_and_new() -> None:
     watchers = Watchers(2)
     with watchers.subscribed("node-a") as old:
