@@ -156,7 +156,9 @@ def view_of(
         view.states[record.pod.uid] = state
         if state in (AllocationState.PENDING, AllocationState.RELEASED):
             continue
-        if record.deciders and absent.issuperset(record.deciders):
+        # Until its Binding is seen, what our leader chose counts before what the pod carries.
+        is_reserved = record.assumed is not None and not record.pod.node_name
+        if record.deciders and absent.issuperset(record.deciders) and not is_reserved:
             _ignore(view, record)
             continue
         one = _given(view, record, groups, alive)

@@ -428,6 +428,25 @@ def test_what_anybody_may_write_for_a_system_that_is_not_there_holds_nothing(
         guarded.resolve()
 
 
+def test_our_reservation_counts_whatever_else_anybody_wrote_on_the_pod() -> None:
+    guarded = world({}, left_out=LEFT_OUT)
+    limits = {"vgpu.dev/memory": "60Gi", "vgpu.dev/cores": "60"}
+    guarded.apply(
+        pod(
+            "p1",
+            container_of("main", limits),
+            annotations={"hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1,1:;"},
+        )
+    )
+
+    reservation, _ = guarded.cluster.reserve("p1", NODE, 1, guarded.now)
+
+    (part,) = reservation.allocations["main"].slices
+    assert guarded.used(part.card_uuid) == (60, 60, 1)
+    guarded.cluster.confirm("p1", guarded.now)
+    assert guarded.resolve().slices == (part,)
+
+
 def test_a_system_that_is_left_out_is_counted_where_it_is_at_work() -> None:
     at_work = [
         world(hami_cards(A, B), left_out=LEFT_OUT),
