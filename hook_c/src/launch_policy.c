@@ -27,6 +27,12 @@ bool policy_is_joint(const struct tenant *tenant)
 	return tenant->limits.file != NULL && tenant->limits.count > 1;
 }
 
+/* Credit grows no further than the horizon: who waited for more would wait for ever. */
+static uint64_t batch_within(uint64_t horizon_ns, uint64_t batch_ns)
+{
+	return batch_ns < horizon_ns / 2 ? batch_ns : horizon_ns / 2;
+}
+
 /* What holds for the card now. Of numbers that are changed while they are read each is an old or a
  * new one, and the next look is a millisecond of work away. */
 struct policy policy_of(const struct tenant *tenant, unsigned int index, uint64_t now_ns)
@@ -34,11 +40,13 @@ struct policy policy_of(const struct tenant *tenant, unsigned int index, uint64_
 	const struct vgpu_limits *file = tenant->limits.file;
 	const struct vgpu_limits_device *dev = file == NULL ? NULL : &file->dev[index];
 	uint64_t beyond_ns = policy_is_joint(tenant) ? IN_PIECES_NS : 0;
-	struct policy policy = {.is_settled = true, .batch_ns = BATCH_NS};
+	uint64_t batch_ns = BATCH_NS;
+	struct policy policy = {.is_settled = true};
 
 	if (dev == NULL) {
 		policy.percent = percent_of(tenant->limits.card[index].cores_percent);
 		policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100;
+		policy.batch_ns = batch_within(policy.horizon_ns, batch_ns);
 		return policy;
 	}
 
@@ -55,9 +63,10 @@ struct policy policy_of(const struct tenant *tenant, unsigned int index, uint64_
 		is_burst && (is_alone || policy.is_gated) && ceiling > cores ? ceiling : cores;
 	if (!policy.is_settled) {
 		beyond_ns = IN_PIECES_NS;
-		policy.batch_ns = SLOT_BATCH_NS;
+		batch_ns = SLOT_BATCH_NS;
 	}
 	policy.horizon_ns = policy.percent * THROTTLE_HORIZON_NS / 100 + beyond_ns;
+	policy.batch_ns = batch_within(policy.horizon_ns, batch_ns);
 	if (policy.is_gated)
 		policy.kept_ns = policy.percent * KEPT_NS / 100;
 	return policy;

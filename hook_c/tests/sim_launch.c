@@ -534,6 +534,16 @@ static void test_every_limit_holds_for_every_length(void)
 	}
 }
 
+/* Their credit never is as much as larger shares wait for. */
+static void test_the_least_shares_are_given(void)
+{
+	for (uint32_t percent = 1; percent <= 3; percent++) {
+		double found = alone((struct program){.kernel_ns = 20 * SIM_US}, percent);
+
+		CHECK(is_near("a few percent of 20 us", found, percent, 0.5));
+	}
+}
+
 static void test_what_is_waited_for_is_paid_for(void)
 {
 	struct program what = {.kernel_ns = 20 * SIM_US, .is_synchronous = true};
@@ -1211,6 +1221,7 @@ static void test_a_turn_that_was_overdrawn_is_not_forgiven(void)
 int main(void)
 {
 	RUN(test_every_limit_holds_for_every_length);
+	RUN(test_the_least_shares_are_given);
 	RUN(test_what_is_waited_for_is_paid_for);
 	RUN(test_starts_from_idle_are_not_charged);
 	RUN(test_mixed_kernels_and_several_streams);
