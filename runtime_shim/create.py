@@ -742,15 +742,16 @@ def own_paths(config: Config) -> list[Path]:
 
 
 def _programs(library: Path) -> list[Path]:
-    """Return what scripts/install has put below the library's prefix, as far as it is there."""
+    """Return what scripts/install has put below the library's prefix, as far as it is there.
+
+    The launcher's own file counts before there is one: who is first to make it chooses runc.
+    """
     if library.parts[-4:-1] != ("lib", "vgpu", "current"):
         return []
     prefix = library.parents[3]
     launcher = prefix / "bin" / LAUNCHER_NAME
-    installed = (
-        launcher,
-        launcher.with_name(f"{LAUNCHER_NAME}.conf"),
-        prefix / "bin/vgpu-node-agent",
-        prefix / "share/vgpu-runtime",
-    )
-    return [path for path in installed if path.exists()]
+    installed = (launcher, prefix / "bin/vgpu-node-agent", prefix / "share/vgpu-runtime")
+    own = [path for path in installed if path.exists()]
+    if launcher in own:
+        own.append(launcher.with_name(f"{LAUNCHER_NAME}.conf"))
+    return own

@@ -114,6 +114,17 @@ def test_so_are_the_configuration_and_the_programs_that_go_by_it(host: Path) -> 
         mount(source)
 
 
+def test_so_is_the_launchers_own_file_that_is_made_for_the_mount(host: Path) -> None:
+    (host / "bin").mkdir()
+    (host / "bin/vgpu-container-runtime").touch()
+    doors = Doors(own_paths(Config(paths=Paths(library=host / "lib/vgpu/current/libvgpu.so"))))
+    conf = host / "bin/vgpu-container-runtime.conf"
+    conf.touch()  # Kubernetes: a hostPath of type FileOrCreate
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        doors.check(plain_spec(mounts=[bind(str(conf), "/x")]), -1)
+
+
 def test_so_is_the_whole_host(host: Path) -> None:
     with pytest.raises(RefusedError, match=r"it mounts '/' at '/x', which leads to the files"):
         check(host, "/", absolute=False)
