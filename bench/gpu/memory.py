@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.gpu import costs, matrix, races, tools
+from bench.gpu.behaviour import table_behaviour
 from bench.gpu.judge import Card
 from bench.gpu.places import BARE, Host, Place, host, of_peer, on_host
 from bench.gpu.table import Table
@@ -35,7 +36,7 @@ GIB = 1 << 30
 MATRIX_LIMIT = 4 * GIB
 TOOLS_LIMIT = 8 * GIB
 COSTS_LIMIT = 40 * GIB
-TABLES = ("calls", "start", "races", "matrix", "torch", "tools", "training")
+TABLES = ("behaviour", "calls", "start", "races", "matrix", "torch", "tools", "training")
 IN_CONTAINERS = ("races", "matrix", "torch", "tools")
 SIMULATED_GPU = "VGPU_BENCH_GPU"
 
@@ -97,6 +98,8 @@ class Bench:
     def _cost(self, name: str) -> Table:
         rounds = self._args.rounds
         with self._places() as places:
+            if name == "behaviour":
+                return table_behaviour(places)
             if name == "start":
                 return costs.table_start(places, max(3, rounds // 2))
             if name == "calls":
