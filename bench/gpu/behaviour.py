@@ -69,7 +69,7 @@ def _of_pointer(driver: Driver, address: int) -> Facts:
         for number in (CONTEXT, MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER, BUFFER_ID, IS_MANAGED,
                        ORDINAL, IPC_CAPABLE, RANGE_START, RANGE_SIZE, MAPPED, POOL)
     }  # fmt: skip
-    own = {
+    own: dict[int, Callable[[int], Any]] = {
         CONTEXT: lambda value: value == driver.context,
         DEVICE_POINTER: lambda value: value == address,
         HOST_POINTER: lambda value: value == address,
@@ -169,7 +169,10 @@ def captures(driver: Driver) -> Facts:
         ("the default stream", plain, 0, RELAXED_CAPTURE, "cuMemAllocAsync"),
         ("the thread's stream", of_thread, 0, RELAXED_CAPTURE, "cuMemAlloc_v2"),
     )
-    return {f"capture, {name}": _capture(driver, *how) for name, *how in cases}
+    return {
+        f"capture, {name}": _capture(driver, begin, where, mode, inside)
+        for name, begin, where, mode, inside in cases
+    }
 
 
 def main() -> None:
