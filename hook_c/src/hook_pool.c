@@ -646,7 +646,8 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 	for (int tries = 0; tries < 2; tries++) {
 		uint64_t more = graph_bytes(pool, bytes, is_first);
 
-		if (pool_call_begin(tenant, pool, &call->pool_call, more)) {
+		/* What a launch takes past the limit cannot be undone: none follows it. */
+		if (!pool_is_past(pool) && pool_call_begin(tenant, pool, &call->pool_call, more)) {
 			call->pool = pool;
 			return true;
 		}

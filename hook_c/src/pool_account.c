@@ -204,6 +204,11 @@ static bool charge_once(struct tenant *tenant, struct tenant_pool *pool, struct 
 		add_charge(tenant, pool, call, growth));
 }
 
+bool pool_is_past(const struct tenant_pool *pool)
+{
+	return __atomic_load_n(&pool->past, __ATOMIC_SEQ_CST) != 0;
+}
+
 bool pool_is_crowded(const struct tenant_pool *pool)
 {
 	return __atomic_load_n(&pool->worst, __ATOMIC_SEQ_CST) != 0;
@@ -291,7 +296,7 @@ bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct
 		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
 	__atomic_sub_fetch(&pool->worst, call->growth, __ATOMIC_SEQ_CST);
 	pool_settle(tenant, pool);
-	return __atomic_load_n(&pool->past, __ATOMIC_SEQ_CST) == 0;
+	return !pool_is_past(pool);
 }
 
 void pool_turn_end(struct tenant_pool *pool, const struct pool_call *call)

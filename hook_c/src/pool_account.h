@@ -34,6 +34,9 @@ void pool_turn_end(struct tenant_pool *pool, const struct pool_call *call);
 /* False: the pool has more than could be granted. */
 bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call);
 
+/* Whether the pool has more than could be granted. */
+bool pool_is_past(const struct tenant_pool *pool);
+
 /* Whether calls are under way, which are charged for more than they will take. */
 bool pool_is_crowded(const struct tenant_pool *pool);
 

@@ -400,6 +400,39 @@ def test_what_graphs_leave_allocated_adds_up(
     assert container.used() == 1000 * MIB
 
 
+def instantiate(tenant: Process, size: int, *, is_freed: bool) -> tuple[int, int]:
+    """Make an instance of a graph that allocates, and a stream for it; both."""
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+    code, address = tenant.do("out", "cuMemAllocAsync", size, stream)
+    assert code == 0
+    if is_freed:
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    return instance, stream
+
+
+def test_no_graph_follows_one_that_took_more_than_was_foreseen(
+    tenant: Process, gpu: SimulatedGpu
+) -> None:
+    """What others left allocated looks as if the first one, which has run, still had it."""
+    left = [instantiate(tenant, 300 * MIB, is_freed=False) for _ in range(6)]
+    first = instantiate(tenant, 800 * MIB, is_freed=True)
+    assert tenant.do("call", "cuGraphLaunch", *first) == 0
+
+    granted = 0
+    for other in left:
+        granted += tenant.do("call", "cuGraphLaunch", *other) == 0
+        tenant.do("call", "cuGraphLaunch", *first)
+        assert gpu.used_bytes() < GIB + 800 * MIB
+
+    assert granted == 3
+
+
 def test_an_instance_that_is_updated_is_asked_anew(tenant: Process, container: Container) -> None:
     graphs = []
     for size in (100 * MIB, 700 * MIB):
