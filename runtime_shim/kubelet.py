@@ -7,6 +7,7 @@ gRPC's errors become ours here.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,8 @@ class Kubelet:
     async def devices_of_containers(self, seconds: float) -> dict[ContainerKey, list[Devices]]:
         """Return what every container of this node was given by plugins. Raises KubeletError.
 
-        A name has several while a pod ends that was deleted by force, and another one has its name.
+        A name has several while a pod ends that was deleted by force, and another one has its name:
+        one of each pod, since either may have an init container of that name, which is not listed.
         """
         answer = await _ask(
             self._pod_resources,
@@ -99,6 +101,9 @@ class Kubelet:
             for container in pod.containers:
                 key = ContainerKey(namespace=pod.namespace, pod=pod.name, container=container.name)
                 found.setdefault(key, []).append(_devices(container.devices))
+        pods = Counter((pod.namespace, pod.name) for pod in answer.pod_resources)
+        for key, several in found.items():
+            several += [{}] * (pods[key.namespace, key.pod] - len(several))
         return found
 
     async def recorded_devices(self, pod_uid: str, container_name: str) -> Devices:

@@ -511,6 +511,18 @@ async def test_a_pod_has_no_cards_of_an_earlier_one_of_its_name(site: Site, last
     assert "it lists two pods of this name" in verdict.message
 
 
+async def test_nor_has_its_init_container_which_is_not_listed(site: Site) -> None:
+    await site.start()
+    spec = await site.admit(count=0, inits=(WHOLE.container_name,))
+    spec["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={CARD}")
+    site.kubelet.ending = [ending(CARD)]
+
+    verdict, unchanged = await site.create(spec)
+
+    assert (verdict.kind, unchanged) == ("refuse", True)
+    assert "it lists two pods of this name" in verdict.message
+
+
 async def test_it_has_its_own_once_that_one_is_gone(site: Site) -> None:
     await site.start()
     spec = await site.admit()
