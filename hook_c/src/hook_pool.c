@@ -454,7 +454,13 @@ static bool settle_call(struct tenant *tenant, struct tenant_pool *pool,
 	bool is_granted = pool_call_end(tenant, pool, call);
 
 	if (!is_granted && status == CUDA_SUCCESS) {
-		if (driver.cuMemFree_v2(pointer) == CUDA_SUCCESS)
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+		int freed;
+
+		exchange_capture_mode(&mode);
+		freed = driver.cuMemFree_v2(pointer);
+		exchange_capture_mode(&mode);
+		if (freed == CUDA_SUCCESS)
 			__atomic_add_fetch(&pool->undone, (call->bytes + PIECE - 1) / PIECE * PIECE,
 					   __ATOMIC_SEQ_CST);
 		trim(tenant, pool, 0);

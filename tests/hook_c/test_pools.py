@@ -135,6 +135,24 @@ def test_what_the_driver_takes_past_the_limit_is_undone(
     assert container.used() == gpu.used_bytes() == 992 * MIB
 
 
+def test_what_is_undone_breaks_no_capture(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    streams = []
+    for _ in range(2):
+        code, stream = tenant.do("out", "cuStreamCreate", 1)
+        assert code == 0
+        streams.append(stream)
+    held = gpu.used_bytes()
+    assert tenant.do("allocate", 960 * MIB)[0] == 0
+    gpu.inject("pool takes steps", 2, times=2)
+    assert tenant.do("call", "cuStreamBeginCapture_v2", streams[0], 0) == 0
+
+    assert tenant.do("out", "cuMemAllocAsync", MIB, streams[1])[0] == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() - held == 960 * MIB
+    assert tenant.do("capture_end", streams[0])[0] == 0
+
+
 def test_scattered_pieces_do_not_bring_the_card_above_the_limit(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:

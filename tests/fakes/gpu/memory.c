@@ -382,6 +382,8 @@ CUDA_API(cuMemAllocPitch_v2,
 static CUresult free_device(const char *function, CUdeviceptr address)
 {
 	CUresult status = enter(function, true);
+	if (status == CUDA_SUCCESS)
+		status = graph_check_unsafe();
 	if (status != CUDA_SUCCESS || address == 0)
 		return status;
 	DRIVER_LOCKED();
