@@ -244,6 +244,7 @@ def test_what_stays_within_a_slice_is_let_in(spec: dict[str, Any]) -> None:
         "/lib/vgpu",
         "/usr//local/lib/vgpu/current",
         "/proc/1/root/run/vgpu",
+        "/proc/1/cwd/etc/vgpu",
         "/proc/self/root/./proc/1/task/7/root//var/lib/vgpu",
     ],
 )
