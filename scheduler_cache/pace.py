@@ -16,6 +16,8 @@ from scheduler_cache.errors import TooOftenError
 _LEAST_SECONDS: Final = 0.1
 # Of the process's time, for one caller.
 _SHARE: Final = 0.05
+# An agent gives a report up after two.
+_LATEST_SECONDS: Final = 1.0
 
 _AT_ONCE: Final = 2
 
@@ -43,16 +45,16 @@ class Pace:
         if before == _AT_ONCE:
             raise TooOftenError(f"{name} calls too often; it is heard again in a moment")
         self._recent[name] += 1
-        started = time.perf_counter()
+        started = time.thread_time()
         seconds = self._least_seconds
         try:
             yield
         finally:
-            seconds = max(seconds, (time.perf_counter() - started) / self._share)
+            seconds = max(seconds, (time.thread_time() - started) / self._share)
             # By the clock, not by the end of the call: to break it off makes room for nothing.
             asyncio.get_running_loop().call_later(seconds, self._forget, name)
         if before:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(min(seconds, _LATEST_SECONDS))
 
     def _forget(self, name: str) -> None:
         self._recent[name] -= 1
