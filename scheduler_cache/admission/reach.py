@@ -20,11 +20,13 @@ from scheduler_cache.admission.podspec import (
 from scheduler_cache.admission.review import DeniedError
 from scheduler_cache.admission.rules import Rules
 
-# `//` and `/./` are one slash, /var/run is a link to /run, and /proc/PID/root and cwd ones to everything.
-# The API server reads it as RE2. There is one way to match any text, so that none takes long.
+# `//` and `/./` are one slash, /var/run is a link to /run, and /proc/PID/root and /proc/PID/cwd are
+# ones to everything. The API server reads it as RE2. There is one way to match any text, so that
+# none takes long.
 _SLASH: Final = r"/+(\./+)*"
 _NUMBER: Final = r"[^/.][^/]*"
-_ROOT: Final = rf"(proc{_SLASH}{_NUMBER}{_SLASH}(task{_SLASH}{_NUMBER}{_SLASH})?(root|cwd){_SLASH})*"
+_PROCESS: Final = rf"proc{_SLASH}{_NUMBER}{_SLASH}(task{_SLASH}{_NUMBER}{_SLASH})?"
+_ROOT: Final = rf"({_PROCESS}(root|cwd){_SLASH})*"
 _LIB: Final = rf"(usr{_SLASH}(local{_SLASH})?|var{_SLASH})?lib"
 OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|{_LIB}|dev|etc|opt){_SLASH}vgpu(/|$)"
 """Host paths of ours: sockets, limits and answers; configuration, library and launcher."""
