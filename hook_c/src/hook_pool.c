@@ -557,7 +557,11 @@ int pool_destroy_begin(struct hook_call *call, void *handle)
 	call->held = UINT64_MAX;
 	pools_giving_begin(call->tenant);
 	if (end_pool(call->pool)) {
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+		exchange_capture_mode(&mode);
 		driver.cuMemPoolTrimTo(handle, 0);
+		exchange_capture_mode(&mode);
 		if (!pool_read_reserved(call->pool, &call->held))
 			call->held = UINT64_MAX;
 	}

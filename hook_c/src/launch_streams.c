@@ -53,6 +53,15 @@ void gate_forget_context(uint64_t context)
 	}
 }
 
+/* Under the lock. A mark would have taken the streams of its interval away; there is none when all
+ * are taken, and the stream must not be touched all the same. */
+static void take_out(struct launch_card *card, const void *stream)
+{
+	for (unsigned int i = 0; i < card->stream_count; i++)
+		if (card->stream[i] == stream)
+			card->stream[i--] = card->stream[--card->stream_count];
+}
+
 /* From here on nothing of ours touches the stream: marks in it are made now, and those that other
  * threads are making are waited for, a little. */
 static void leave_stream(void *stream)
@@ -69,8 +78,12 @@ static void leave_stream(void *stream)
 		if (card->only_stream == stream)
 			card->only_stream = SEVERAL_STREAMS; /* its handle may be given anew */
 		card_unlock(card);
-		if (is_in)
+		if (is_in) {
 			marks_set(card, NO_STREAM, 0);
+			card_lock(card);
+			take_out(card, stream);
+			card_unlock(card);
+		}
 		for (unsigned int waits = 0;
 		     waits < LEAVE_WAITS && __atomic_load_n(&card->touching, __ATOMIC_ACQUIRE) != 0;
 		     waits++)

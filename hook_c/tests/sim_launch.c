@@ -639,6 +639,25 @@ static void test_idle_time_before_a_wait_is_not_charged(void)
 	}
 }
 
+static void test_a_stream_that_ends_is_left_when_all_marks_are_taken(void)
+{
+	void *stream = (void *)16;
+	struct launch_card *card;
+
+	begin();
+	contain(0, 50, 1);
+	start((struct program){.kernel_ns = 200 * SIM_US}, 0);
+	sim_run(10 * SIM_MS);
+	card = &launch_words.cards[0];
+	for (unsigned int i = 0; i < MARKS; i++)
+		card->mark[i].state = MARK_RECORDING;
+	card->stream[0] = stream;
+	card->stream_count = 1;
+	card->throttle.open.launches = 1;
+	stream_destroy_begin(stream);
+	CHECK(card->stream_count == 0);
+}
+
 static void test_idle_time_after_a_context_is_not_charged(void)
 {
 	struct program what = {
@@ -1228,6 +1247,7 @@ int main(void)
 	RUN(test_gaps_in_graphs_are_not_charged);
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_before_a_wait_is_not_charged);
+	RUN(test_a_stream_that_ends_is_left_when_all_marks_are_taken);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
 	RUN(test_what_is_no_share_gets_the_least);
