@@ -23,7 +23,7 @@ from bench.gpu import alone, cards, launches, together
 from bench.gpu.judge import Card
 from bench.gpu.memory import on_simulated_gpu
 from bench.gpu.slices import Slices
-from bench.gpu.table import Table
+from bench.gpu.table import Table, command
 from bench.gpu.targets import LIMITS
 from bench.gpu.workloads import WORKLOADS
 from tests.testbed import BUILD, REPOSITORY
@@ -118,7 +118,7 @@ def _write(file: Path, tables: list[Table]) -> None:
         "card": Card().name,
         "kernel": platform.release(),
         "cores": os.cpu_count(),
-        "command": " ".join(sys.argv),
+        "command": command("bench.gpu.compute"),
         "tables": [table.as_json() for table in tables],
     }
     file.write_text(json.dumps(result, indent=1) + "\n")

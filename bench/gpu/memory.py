@@ -28,7 +28,7 @@ from bench.gpu import costs, matrix, races, tools
 from bench.gpu.behaviour import table_behaviour
 from bench.gpu.judge import Card
 from bench.gpu.places import BARE, Host, Place, host, of_peer, on_host
-from bench.gpu.table import Table
+from bench.gpu.table import Table, command
 from tests.fakes.gpu import H100, LIBRARY_DIRECTORY, SimulatedGpu
 from tests.testbed import BUILD, REPOSITORY
 
@@ -123,7 +123,7 @@ class Bench:
             return
         result = {
             "machine": self.machine(),
-            "command": " ".join(sys.argv),
+            "command": command("bench.gpu.memory"),
             "tables": [table.as_json() for table in self.tables],
             "missing": self.missing,
         }

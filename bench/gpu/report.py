@@ -15,7 +15,7 @@ from bench.gpu.table import Table
 def report(result: dict[str, Any]) -> str:
     """Return all tables, and how many of their targets hold."""
     parts = []
-    for found in result["tables"]:
+    for found in _tables(result):
         checks = [tuple(check.values()) for check in found["checks"]]
         missed = [check for check in checks if not check[3]]
         table = Table(found["name"], found["title"], found["columns"], found["rows"])
@@ -25,6 +25,11 @@ def report(result: dict[str, Any]) -> str:
         table.checks = missed
         parts.append(table.markdown())
     return "\n".join(parts)
+
+
+def _tables(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return those of one run, or of several that were put together under `runs`."""
+    return [table for run in result.get("runs", [result]) for table in run["tables"]]
 
 
 if __name__ == "__main__":

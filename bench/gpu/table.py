@@ -3,8 +3,10 @@
 
 import random
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Row = list[Any]
@@ -64,6 +66,12 @@ def _word(value: Any) -> str:  # noqa: ANN401  a cell
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def command(module: str) -> str:
+    """Return how this program was called; of paths only the names."""
+    words = (Path(word).name if "/" in word else word for word in sys.argv[1:])
+    return " ".join(["python3 -m", module, *words])
 
 
 def p99(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.gpu.places import Place
 from bench.gpu.report import report
-from bench.gpu.table import Table
+from bench.gpu.table import Table, command
 from bench.gpu.workloads import GRAPH_KERNELS, WORKLOADS, start
 from tests.fakes.gpu import H100, LIBRARY_DIRECTORY, SimulatedGpu
 from tests.testbed import BUILD
@@ -69,3 +69,21 @@ def test_a_report_lists_what_was_missed() -> None:
     assert "1 of 2 targets hold." in text
     assert "| that | <= 2 | 3 | **no** |" in text
     assert "| this |" not in text
+
+
+def test_runs_that_were_put_together_are_reported_like_one() -> None:
+    table = Table("one", "One", ("what",), [["a row"]]).as_json()
+
+    assert report({"runs": [{"tables": [table]}, {"tables": [table]}]}) == "\n".join(
+        [report({"tables": [table]})] * 2
+    )
+
+
+def test_of_a_call_the_words_are_kept_and_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["/a/b/compute.py", "--seconds", "5", "--json", "/tmp/x/it.json"]
+    )
+
+    assert command("bench.gpu.compute") == (
+        "python3 -m bench.gpu.compute --seconds 5 --json it.json"
+    )
