@@ -686,8 +686,8 @@ static void test_what_is_no_share_gets_the_least(void)
 {
 	struct program what = {.kernel_ns = 200 * SIM_US};
 
-	CHECK(is_near("a share of 0", alone(what, 0), 1, 1));
-	CHECK(is_near("a share of 101", alone(what, 101), 1, 1));
+	CHECK(is_near("a share of 0", alone(what, 0), 1, 0.5));
+	CHECK(is_near("a share of 101", alone(what, 101), 1, 0.5));
 }
 
 /* The others count what is under way there, and the arbiter waits for it. */
