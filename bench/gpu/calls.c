@@ -8,9 +8,6 @@
 #include "cuda.h"
 #include "real.h"
 
-#include <sched.h>
-
-#define PROCESSOR 1
 #define SMALL_BYTES ((size_t)64 << 10)
 /* Of no step is the number a multiple of 32: the last slab of 2 MiB has room, so none is made. */
 #define MOST_LIVE 100001
@@ -154,17 +151,6 @@ static void measure_live(int bursts)
 	while (live > 0)
 		must(cuda->give_back(held[--live]), "cuMemFree");
 	printf("free_all %.1f\n", (double)(now_ns() - start) / MOST_LIVE);
-}
-
-/* Both variants on the same processor: they differ in speed. */
-static void stay_on_a_processor(void)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(PROCESSOR, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) != 0)
-		fprintf(stderr, "not on one processor\n");
 }
 
 static void *empty_kernel(void)

@@ -7,12 +7,14 @@
 #define BENCH_GPU_CUDA_H
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #define MIB ((size_t)1 << 20)
+#define PROCESSOR 1
 
 static inline void *cuda_function(const char *name)
 {
@@ -47,6 +49,17 @@ static inline int64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What is compared runs on the same processor: they differ in speed. */
+static inline void stay_on_a_processor(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(PROCESSOR, &set);
+	if (sched_setaffinity(0, sizeof(set), &set) != 0)
+		fprintf(stderr, "not on one processor\n");
 }
 
 /* cuInit, and the primary context of card 0 current. */

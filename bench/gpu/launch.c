@@ -14,11 +14,9 @@
 #include "real.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <x86intrin.h>
 
-#define PROCESSOR 1
 #define CALLS 50 /* in a block; no more than the driver queues without a wait */
 #define TURN_BLOCKS 100
 #define MOST_TURNS 1000
@@ -140,16 +138,6 @@ static void print(const char *name, struct samples *samples)
 	       name, quantile_ns(samples, 0.5), mean_ns(samples, 0.1, 0.9), mean_ns(samples, 0, 1),
 	       quantile_ns(samples, 0.9), quantile_ns(samples, 0.99), quantile_ns(samples, 0.999),
 	       quantile_ns(samples, 1), share_at_median(samples));
-}
-
-static void stay_on_a_processor(void)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(PROCESSOR, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) != 0)
-		fprintf(stderr, "not on one processor\n");
 }
 
 /* A kernel of one thread that looks at the clock until its time is over. */

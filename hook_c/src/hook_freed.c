@@ -6,10 +6,8 @@
  * stays charged. An event of ours stands behind the free: when it has happened we wait for it,
  * which takes no time then and makes the driver give the memory back. */
 #include "hook.h"
-
+#include "launch_clock.h"
 #include "sys.h"
-
-#include <time.h>
 
 /* A wait gives back within 0.3 ms of what it waited for (seen on an H100); threads that all give
  * back stand in line. */
@@ -82,19 +80,11 @@ static bool keep(struct tenant *tenant, const struct table_entry *entry, uint64_
 	return true;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
 /* The driver has been told to give it back. Whoever waited at that moment may be the one who does
  * it; a wait that goes on for longer is one for the card. */
 static bool is_given_back(struct tenant *tenant, struct tenant_done *done)
 {
-	return waits_have_ended(&tenant->waits, &done->waits) || now_ns() - done->ns >= GIVING_NS;
+	return waits_have_ended(&tenant->waits, &done->waits) || clock_ns() - done->ns >= GIVING_NS;
 }
 
 /* False: it has failed, and nothing is given back. */
@@ -107,7 +97,7 @@ static bool wait_for_stream(struct tenant *tenant, void *stream)
 	if (status != CUDA_SUCCESS)
 		return false;
 
-	struct tenant_done done = {.ns = now_ns()};
+	struct tenant_done done = {.ns = clock_ns()};
 
 	while (!is_given_back(tenant, &done))
 		sys_sleep_ns(GIVING_WAIT_NS);
@@ -171,7 +161,7 @@ static uint32_t settle_one(struct tenant *tenant, struct tenant_freed *freed, ui
 		if (!event_wait(tenant, freed->event, waits))
 			return TENANT_FREED_PENDING;
 		driver.cuEventDestroy_v2(freed->event);
-		freed->done = (struct tenant_done){.ns = now_ns()};
+		freed->done = (struct tenant_done){.ns = clock_ns()};
 	}
 	while (!is_given_back(tenant, &freed->done)) {
 		if (!wait)
