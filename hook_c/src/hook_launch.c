@@ -88,7 +88,9 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 		now_ns = clock_ns();
 	}
 	call->gate = card;
-	call->is_marked = is_sampled || (throttle->tokens_ns <= 0 && throttle->open.launches != 0);
+	call->is_marked =
+		is_sampled || (throttle_is_due(throttle, class) &&
+			       (throttle->open.launches != 0 || throttle_doubt(class) != 0));
 	if (throttle->tokens_ns <= 0)
 		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);
@@ -182,6 +184,8 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch lau
 			if (card->only_stream == NO_STREAM)
 				card->only_stream = stream;
 			add_launch(card, class, now_ns);
+			if (card->throttle.started_ns != 0)
+				call->gate = card; /* when it has returned matters */
 			card_unlock(card);
 			return;
 		}

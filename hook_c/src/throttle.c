@@ -4,8 +4,9 @@
 #include <stddef.h>
 
 #define PROBES 8
-#define MIN_SAMPLES 4 /* the least of so many: the first launch of a kernel loads its module */
-#define SOON 4        /* launches, until what has changed is measured again */
+#define MIN_SAMPLES 4  /* the least of so many: the first launch of a kernel loads its module */
+#define SOON 4         /* launches, until what has changed is measured again */
+#define LEAST_LASTS 32 /* samples, until the least of a class is forgotten */
 #define SAMPLE_OFTEN 64
 #define SAMPLE_SELDOM 512
 #define OFTEN_UNTIL 512
@@ -96,10 +97,12 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 	struct throttle_interval *open = &throttle->open;
 	uint64_t start = throttle_start(throttle, now_ns);
 	uint64_t cost = class->samples == 0 ? THROTTLE_UNKNOWN_NS : class->cost_ns;
+	bool is_start = start > throttle->queue_end_ns;
 
+	throttle->started_ns = is_start && (open->launches == 0 || !class->is_graph) ? start : 0;
 	if (open->launches == 0) {
-		open->start_ns = start > throttle->queue_end_ns ? start : 0;
-		open->starts = start > throttle->queue_end_ns;
+		open->start_ns = now_ns + THROTTLE_START_NS;
+		open->starts = is_start;
 		open->key = class->key;
 		open->has_unknown = false;
 		open->begun_ns = now_ns;
@@ -108,7 +111,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		uint64_t idle = less(start, throttle->queue_end_ns);
 
 		open->idle_ns += idle;
-		open->starts += idle != 0;
+		open->starts += is_start;
 		throttle->pending_idle_ns += idle;
 		if (open->key != class->key)
 			open->key = open->has_unknown ? open->key : 0;
@@ -130,9 +133,10 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 	}
 	open->gaps += class->gaps;
 	open->predicted_ns += cost;
+	open->least_ns += class->samples == 0 ? cost : class->least_ns;
 	throttle->queue_end_ns = start + cost;
 	throttle->pending_ns += cost;
-	throttle->tokens_ns -= (int64_t)cost;
+	throttle->tokens_ns -= (int64_t)cost + throttle_doubt(class);
 	class->launches++;
 	if (class->until_sample <= 1)
 		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
@@ -143,14 +147,21 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 void throttle_launched(struct throttle *throttle, uint64_t now_ns)
 {
 	struct throttle_interval *open = &throttle->open;
-	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, open->start_ns);
+	uint64_t later = less(now_ns + THROTTLE_AFTER_NS, throttle->started_ns);
+	bool is_only = open->launches == 1;
 
-	if (open->launches != 1)
+	if (is_only)
+		open->returned_ns = open->is_graph ? open->begun_ns + USUAL_LAUNCH_NS : now_ns;
+	if (throttle->started_ns == 0 || open->launches == 0 || later > LONGEST_COLD_LAUNCH_NS ||
+	    (is_only && open->is_graph))
 		return;
-	open->returned_ns = open->is_graph ? open->begun_ns + USUAL_LAUNCH_NS : now_ns;
-	if (open->start_ns == 0 || open->is_graph || later > LONGEST_COLD_LAUNCH_NS)
-		return;
-	open->start_ns += later;
+	if (is_only) {
+		open->start_ns += later;
+	} else {
+		open->idle_ns += later;
+		throttle->pending_idle_ns += later;
+	}
+	throttle->started_ns = 0;
 	throttle->queue_end_ns += later;
 }
 
@@ -228,6 +239,11 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->cost_ns = (3 * class->cost_ns + least(sample, 4 * class->cost_ns)) / 4;
 	else
 		class->cost_ns = (3 * class->cost_ns + sample) / 4;
+	if (class->samples == 0 || sample < class->least_ns)
+		class->least_ns = sample;
+	else
+		class->least_ns += (sample - class->least_ns) / LEAST_LASTS;
+	class->least_ns = least(class->least_ns, class->cost_ns);
 	if (is_longer) {
 		class->until_sample = 1;
 		/* All that is out went at the old price. */
@@ -257,12 +273,12 @@ static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_
 /* What a start from idle takes beyond the time that the host sees, less what every start does. */
 static void learn_drain(struct throttle *throttle, uint64_t hidden_ns)
 {
-	uint64_t drain_ns =
-		less(hidden_ns + throttle->launch_ns + KERNEL_LATER_NS, THROTTLE_START_NS);
+	uint64_t seen_ns = most(THROTTLE_START_NS, throttle->launch_ns + THROTTLE_AFTER_NS);
+	uint64_t drain_ns = less(hidden_ns + throttle->launch_ns + KERNEL_LATER_NS, seen_ns);
 
 	if (drain_ns > LONGEST_DRAIN_NS)
 		return; /* the card was another's, or the thread */
-	drain_ns = least(drain_ns, THROTTLE_MOST_DRAIN_NS);
+	drain_ns = most(1, least(drain_ns, THROTTLE_MOST_DRAIN_NS)); /* 0: not known yet */
 	throttle->drain_ns =
 		throttle->drain_ns == 0 ? drain_ns : (7 * throttle->drain_ns + drain_ns) / 8;
 }
@@ -275,7 +291,7 @@ static uint64_t measured(const struct throttle_interval *interval, uint64_t span
 	/* At least what was predicted, where that much time has passed at all; but a launch between
 	 * two marks of its own takes what these say. */
 	if (!interval->is_bracketed)
-		busy = most(busy, least(interval->predicted_ns, whole));
+		busy = most(busy, least(interval->least_ns, whole));
 	return most(less(busy, THROTTLE_MARK_NS), least(most(busy, whole), LEAST_COST_NS));
 }
 

@@ -21,7 +21,7 @@
 #define THROTTLE_LONG_NS UINT64_C(1000000)       /* a launch that takes so long is always marked */
 #define THROTTLE_HORIZON_NS UINT64_C(20000000)   /* credit grows no further than the share of it */
 #define THROTTLE_START_NS UINT64_C(4000) /* from a launch on an idle card to its first work */
-#define THROTTLE_AFTER_NS UINT64_C(3000) /* the same, from the return of the driver's launch */
+#define THROTTLE_AFTER_NS UINT64_C(1500) /* the same, from the return of the driver's launch */
 #define THROTTLE_MARK_NS UINT64_C(2000)  /* by which a measured interval is too long */
 #define THROTTLE_GAP_NS UINT64_C(1800)   /* between two kernels of a stream the card does nothing */
 #define THROTTLE_INNER_GAP_NS UINT64_C(1000)   /* between two of a graph */
@@ -48,6 +48,7 @@ struct throttle_account {
 struct throttle_class {
 	uint64_t key; /* 0: free */
 	uint64_t cost_ns;
+	uint64_t least_ns; /* that one of them took of late */
 	uint16_t samples;
 	uint8_t is_out; /* launched with an unknown cost, and not measured yet */
 	bool is_graph;  /* the driver's launch returns when the card has long begun */
@@ -62,8 +63,9 @@ struct throttle_class {
 struct throttle_interval {
 	uint64_t launches;
 	uint64_t predicted_ns;
+	uint64_t least_ns; /* the least that it is likely to take */
 	uint64_t idle_ns;
-	uint64_t start_ns;      /* of its first launch on an idle card; 0: the card was busy */
+	uint64_t start_ns;      /* before which its first launch cannot have begun */
 	uint64_t starts;        /* of its launches, on an idle card */
 	uint64_t gaps;          /* in the graphs that were launched */
 	uint64_t begun_ns;      /* when its first launch was made */
@@ -83,6 +85,7 @@ struct throttle {
 	uint64_t pending_ns;   /* predicted work in the open interval and in unfinished ones */
 	uint64_t pending_idle_ns;
 	uint64_t drained_ns; /* when a wait returned that the next launch's idle time is of */
+	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
 	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
 	bool wants_idle;   /* idle time is to be measured after the next wait */
 	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
@@ -143,6 +146,23 @@ static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_
 	       now_ns > throttle->queue_end_ns + THROTTLE_DOUBT_NS;
 }
 
+/* How little is known of when a launch of the class will end: much for one whose launches took now
+ * this and now that. The card may be idle before it is predicted to be, so that a mark stands soon
+ * behind them. */
+static inline int64_t throttle_doubt(const struct throttle_class *class)
+{
+	uint64_t doubt_ns = class->cost_ns - class->least_ns;
+
+	return doubt_ns > class->cost_ns / 4 ? (int64_t)(16 * doubt_ns) : 0;
+}
+
+/* Whether a mark has to stand behind the launch. */
+static inline bool throttle_is_due(const struct throttle *throttle,
+				   const struct throttle_class *class)
+{
+	return throttle->tokens_ns <= throttle_doubt(class);
+}
+
 /* Whether nothing speaks against the launch; false: look closer. */
 static inline bool throttle_passes(const struct throttle *throttle,
 				   const struct throttle_class *class,
@@ -150,9 +170,9 @@ static inline bool throttle_passes(const struct throttle *throttle,
 {
 	uint64_t start = throttle_start(throttle, now_ns);
 
-	return class->left != 0 && throttle->tokens_ns > 0 && class->cost_ns < THROTTLE_LONG_NS &&
-	       start < gate->end_ns && start - now_ns < gate->window_ns &&
-	       !throttle_is_old(throttle, now_ns);
+	return class->left != 0 && !throttle_is_due(throttle, class) &&
+	       class->cost_ns < THROTTLE_LONG_NS && start < gate->end_ns &&
+	       start - now_ns < gate->window_ns && !throttle_is_old(throttle, now_ns);
 }
 
 /* Whether something is to be measured, or asked of the card, before or behind the launch. */
@@ -177,8 +197,8 @@ bool throttle_must_part(const struct throttle *throttle, const struct throttle_c
 /* Adds a launch to the open interval. */
 void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
 
-/* The driver's launch has returned; to be said at once. The open interval's only one, if it is
- * that, begins no earlier: after a sleep the driver takes much longer than usual. */
+/* The driver's launch has returned; to be said at once. On an idle card it begins no earlier: after
+ * a sleep the driver takes much longer than usual. */
 void throttle_launched(struct throttle *throttle, uint64_t now_ns);
 
 /* Whether the launch's cost is to be measured by itself, between two marks. */
