@@ -108,12 +108,24 @@ struct cuda_kernel_node {
 	void *context;
 };
 
+/* CUlaunchAttribute */
+struct cuda_launch_attribute {
+	int32_t id;
+	int32_t pad;
+	union {
+		int32_t allowed; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+		uint64_t word[8];
+	} value;
+};
+
+#define CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION 6
+
 /* CUlaunchConfig */
 struct cuda_launch_config {
 	uint32_t grid_and_block[6];
 	uint32_t shared_bytes;
 	void *stream;
-	const void *attributes;
+	const struct cuda_launch_attribute *attributes;
 	uint32_t attribute_count;
 };
 
@@ -171,6 +183,7 @@ _Static_assert(offsetof(struct cuda_graph_alloc, bytes) == 104, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_node, alloc) == 16, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_graph_conditional, bodies) == 32, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_kernel_node) == 72, "CUDA ABI");
+_Static_assert(sizeof(struct cuda_launch_attribute) == 72, "CUDA ABI");
 _Static_assert(offsetof(struct cuda_launch_config, stream) == 32, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_launch) == 56, "CUDA ABI");
 _Static_assert(sizeof(struct cuda_array) == 24, "CUDA ABI");

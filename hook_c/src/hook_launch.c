@@ -96,6 +96,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	note_stream(card, stream, context);
 	class->gaps = launch.gaps;
 	class->is_graph = launch.is_graph;
+	class->is_dependent = launch.is_dependent;
 	add_launch(card, class, now_ns);
 	card_publish_pending(card);
 	card_unlock(card);

@@ -38,6 +38,7 @@ struct launch {
 	uint64_t key;
 	uint32_t gaps; /* between kernels of a graph, one after the other */
 	bool is_graph;
+	bool is_dependent; /* programmatic: it may begin before the one before it has ended */
 };
 
 /* Lets the launch through when it may go, and counts it. gate_end must follow. */
@@ -55,6 +56,15 @@ static inline uint64_t launch_key(const void *function, const uint32_t grid_and_
 		key = (key ^ ((uint64_t)grid_and_block[i] << 32 | grid_and_block[i + 1])) *
 		      UINT64_C(0x9e3779b97f4a7c15);
 	return (key ^ key >> 32) | 1;
+}
+
+static inline bool launch_is_dependent(const struct cuda_launch_config *config)
+{
+	for (uint32_t i = 0; config->attributes != NULL && i < config->attribute_count; i++)
+		if (config->attributes[i].id ==
+		    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+			return config->attributes[i].value.allowed != 0;
+	return false;
 }
 
 #endif

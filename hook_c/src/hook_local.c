@@ -10,6 +10,8 @@
 
 #include "sys.h"
 
+#define DEPENDENT (UINT64_C(1) << 63) /* launches are of other classes than without */
+
 /* Read by every launch: kernels and the units of local memory that they need. A word holds the
  * address in its upper 48 bits; two kernels of one place displace each other. */
 uint64_t local_known[LOCAL_PLACES];
@@ -289,8 +291,8 @@ static int charge_kernel(struct hook_call *call, void *function, void *stream,
 		       : local_begin(call, *tenant, stream, bytes);
 }
 
-int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
-		 void *stream, bool is_thread)
+static int begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
+		 void *stream, bool is_thread, bool is_dependent)
 {
 	struct tenant *tenant = tenant_joined();
 	int status = CUDA_SUCCESS;
@@ -305,8 +307,17 @@ int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_an
 		status = charge_kernel(call, function, stream, &tenant);
 	if (status == CUDA_SUCCESS && tenant != NULL && !launch_is_free())
 		gate_begin(call, tenant,
-			   (struct launch){.key = launch_key(function, grid_and_block)}, stream);
+			   (struct launch){.key = launch_key(function, grid_and_block) ^
+						  (is_dependent ? DEPENDENT : 0),
+					   .is_dependent = is_dependent},
+			   stream);
 	return status;
+}
+
+int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
+		 void *stream, bool is_thread)
+{
+	return begin(call, function, grid_and_block, stream, is_thread, false);
 }
 
 int launch_end(struct hook_call *call, int status)
@@ -322,8 +333,8 @@ int launch_config_begin(struct hook_call *call, const void *config, void *functi
 	call->tenant = NULL;
 	call->gate = NULL;
 	return launch == NULL ? CUDA_SUCCESS
-			      : launch_begin(call, function, launch->grid_and_block, launch->stream,
-					     is_thread);
+			      : begin(call, function, launch->grid_and_block, launch->stream,
+				      is_thread, launch_is_dependent(launch));
 }
 
 /* One kernel a card, which wait for each other: all are charged, or the call is refused. */

@@ -132,6 +132,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 		class->proven += class->proven < THROTTLE_TRUSTED;
 	}
 	open->gaps += class->gaps;
+	open->dependent += !is_start && class->is_dependent;
 	open->predicted_ns += cost;
 	open->least_ns += class->samples == 0 ? cost : class->least_ns;
 	throttle->queue_end_ns = start + cost;
@@ -265,7 +266,8 @@ static uint64_t gaps_in(const struct throttle_interval *interval, uint64_t busy_
 {
 	if (!interval->is_in_order)
 		return 0;
-	return least((interval->launches - interval->starts) * THROTTLE_GAP_NS +
+	return least((interval->launches - interval->starts - interval->dependent) *
+				     THROTTLE_GAP_NS +
 			     interval->gaps * THROTTLE_INNER_GAP_NS,
 		     busy_ns * MOST_GAPS_PERCENT / 100);
 }

@@ -50,8 +50,9 @@ struct throttle_class {
 	uint64_t cost_ns;
 	uint64_t least_ns; /* that one of them took of late */
 	uint16_t samples;
-	uint8_t is_out; /* launched with an unknown cost, and not measured yet */
-	bool is_graph;  /* the driver's launch returns when the card has long begun */
+	uint8_t is_out;    /* launched with an unknown cost, and not measured yet */
+	bool is_graph;     /* the driver's launch returns when the card has long begun */
+	bool is_dependent; /* no gap lies before it */
 	uint32_t until_sample;
 	uint32_t launches;
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
@@ -67,6 +68,7 @@ struct throttle_interval {
 	uint64_t idle_ns;
 	uint64_t start_ns;      /* before which its first launch cannot have begun */
 	uint64_t starts;        /* of its launches, on an idle card */
+	uint64_t dependent;     /* launches that no gap lies before */
 	uint64_t gaps;          /* in the graphs that were launched */
 	uint64_t begun_ns;      /* when its first launch was made */
 	uint64_t returned_ns;   /* when the driver has made its first launch, if that is known */

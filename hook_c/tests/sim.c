@@ -27,6 +27,7 @@ struct item {
 	uint64_t collective;     /* of several cards: which one; 0: of one card */
 	struct sim_event *event; /* NULL: a kernel */
 	bool is_first;           /* behind nothing */
+	bool is_dependent;       /* there is no gap before it */
 };
 
 struct queue {
@@ -268,7 +269,8 @@ static void put(unsigned int on, struct item item)
 	item.is_first = queue->head == queue->tail;
 	if (item.event != NULL && item.is_first)
 		item.left_ns = EVENT_ALONE_NS;
-	if (item.event == NULL && !item.is_first && !(before->event != NULL && before->is_first))
+	if (item.event == NULL && !item.is_first && !item.is_dependent &&
+	    !(before->event != NULL && before->is_first))
 		item.gap_left_ns = SIM_GAP_NS;
 	item.ready_ns = now + sim_latency.start_ns + (card[on].owner == self ? 0 : NOTICE_NS);
 	queue->item[queue->head++ % QUEUE] = item;
@@ -288,6 +290,12 @@ void sim_launch(unsigned int on, uint64_t duration_ns, uint64_t collective)
 {
 	call_driver(sim_latency.launch_ns);
 	put(on, (struct item){.left_ns = duration_ns, .collective = collective});
+}
+
+void sim_launch_dependent(unsigned int on, uint64_t duration_ns)
+{
+	call_driver(sim_latency.launch_ns);
+	put(on, (struct item){.left_ns = duration_ns, .is_dependent = true});
 }
 
 void sim_record(unsigned int on, struct sim_event *event)

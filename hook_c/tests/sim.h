@@ -67,6 +67,7 @@ void sim_stop(unsigned int process);
 
 /* On a card. `collective`: the same number on each card, 0 for an ordinary kernel. */
 void sim_launch(unsigned int card, uint64_t duration_ns, uint64_t collective);
+void sim_launch_dependent(unsigned int card, uint64_t duration_ns); /* there is no gap before it */
 void sim_record(unsigned int card, struct sim_event *event);
 bool sim_is_idle(unsigned int card); /* nothing of this process is left */
 void sim_synchronize(unsigned int card);

@@ -44,11 +44,12 @@ struct program {
 	uint32_t gaps;      /* inside of each launch, of a graph */
 	bool is_on_both;    /* one thread, its launches in turn on both cards */
 	bool is_synchronous;
-	bool is_paced;    /* waits for what it has launched 2 ms of work or 8 launches ago */
-	bool is_varied;   /* one function of 10 us to 3 ms */
-	bool is_training; /* the steps of training_step.h, each of them waited for */
-	bool is_silent;   /* there is no wait before a pause */
-	bool is_leaving;  /* destroys its context before each pause, and makes another one */
+	bool is_paced;     /* waits for what it has launched 2 ms of work or 8 launches ago */
+	bool is_varied;    /* one function of 10 us to 3 ms */
+	bool is_training;  /* the steps of training_step.h, each of them waited for */
+	bool is_silent;    /* there is no wait before a pause */
+	bool is_dependent; /* programmatic launches */
+	bool is_leaving;   /* destroys its context before each pause, and makes another one */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
 	uint64_t launches;
@@ -328,9 +329,13 @@ static void work(unsigned int number)
 			gate_begin(&call, &own->tenant,
 				   (struct launch){.key = key,
 						   .gaps = own->gaps,
-						   .is_graph = own->gaps != 0},
+						   .is_graph = own->gaps != 0,
+						   .is_dependent = own->is_dependent},
 				   (void *)stream);
-		sim_launch(card_under((void *)stream), ns, collective);
+		if (own->is_dependent)
+			sim_launch_dependent(card_under((void *)stream), ns);
+		else
+			sim_launch(card_under((void *)stream), ns, collective);
 		if (own->return_ns != 0)
 			sim_spend(own->return_ns);
 		gate_end(&call);
@@ -666,6 +671,26 @@ static void test_gaps_in_graphs_are_not_charged(void)
 				.return_ns = 20 * SIM_US,
 				.is_synchronous = true};
 	CHECK(is_near("25 % of short graphs", alone(what, 25) * 40 / 47, 25, 2));
+}
+
+static void test_dependent_launches_have_no_gaps(void)
+{
+	struct cuda_launch_attribute attribute[] = {
+		{.id = 4, .value.allowed = 1},
+		{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.allowed = 1},
+	};
+	struct cuda_launch_config config = {.attributes = attribute, .attribute_count = 2};
+	struct program what = {.kernel_ns = 20 * SIM_US, .is_dependent = true};
+
+	CHECK(launch_is_dependent(&config));
+	attribute[1].value.allowed = 0;
+	CHECK(!launch_is_dependent(&config));
+	config.attribute_count = 1;
+	CHECK(!launch_is_dependent(&config));
+	config.attributes = NULL;
+	CHECK(!launch_is_dependent(&config));
+	CHECK(is_near("50 % of dependent launches", alone(what, 50), 50, 1));
+	CHECK(is_near("90 % of dependent launches", alone(what, 90), 90, 1));
 }
 
 static void test_idle_time_is_not_charged(void)
@@ -1301,6 +1326,7 @@ int main(void)
 	RUN(test_mixed_kernels_and_several_streams);
 	RUN(test_what_training_leaves_idle_is_not_charged);
 	RUN(test_gaps_in_graphs_are_not_charged);
+	RUN(test_dependent_launches_have_no_gaps);
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_before_a_wait_is_not_charged);
 	RUN(test_a_stream_that_ends_is_left_when_all_marks_are_taken);
