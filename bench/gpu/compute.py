@@ -4,6 +4,7 @@
     python3 -m bench.gpu.compute --json FILE       all tables of one card, within 9 minutes
     python3 -m bench.gpu.compute --cards 2         what several cards do together
     python3 -m bench.gpu.compute --table launch    one table; may be given more than once
+    python3 -m bench.gpu.compute --card 1          on another card of the machine
     python3 -m bench.gpu.compute --simulated       the shape of the tables, without a GPU
 
 As root. The tables come in order of need, and FILE is written after each.
@@ -73,6 +74,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=5, help="length of a run; 5")
     parser.add_argument("--cards", type=int, default=1, help="only what so many do together")
+    parser.add_argument("--card", type=int, default=0, help="the number of the first one")
     parser.add_argument("--table", action="append", help="default: all of them")
     parser.add_argument("--library", type=Path, default=BUILD / "libvgpu.so", metavar="LIB")
     parser.add_argument("--arbiter", type=Path, default=BUILD / "libvgpu-arbiter.so")
@@ -96,7 +98,10 @@ def main() -> int:
     if made:
         Path("/dev/vgpu").mkdir()
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
-        slices = Slices(Path(name), card_uuids(), args.library, args.arbiter)
+        uuids = card_uuids()[args.card :]
+        if args.card:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
+        slices = Slices(Path(name), uuids, args.library, args.arbiter)
         try:
             for table in _tables(slices, args):
                 tables.append(table)
