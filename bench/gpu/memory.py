@@ -60,7 +60,7 @@ class Bench:
                 self._try(name, partial(self._cost, name))
         if inside:
             try:
-                with host(self._args.library, self._gpu) as node:
+                with host(self._args.library, self._gpu, self.card.uuid) as node:
                     for name in inside:
                         self._try(name, partial(self._limit, name, node))
             except Exception as error:

@@ -170,10 +170,11 @@ def of_peer(library: Path, memory_bytes: int, cores_percent: int | None = None) 
 
 
 class Host:
-    """A node with one card, real or simulated, on which containers are started."""
+    """A node, real or simulated, on whose one card containers are started."""
 
-    def __init__(self, directory: Path, root: Path, node: Node) -> None:
+    def __init__(self, directory: Path, root: Path, node: Node, card_uuid: str) -> None:
         self._directory = directory
+        self._card_uuid = card_uuid
         self._root = root
         self._node = node
 
@@ -194,7 +195,7 @@ class Host:
         directory = self._directory / name
         directory.mkdir()
         env = {key: os.environ[key] for key in _KEPT if key in os.environ}
-        env |= {"VGPU_MEMORY": f"{memory_mib}Mi"}
+        env |= {"VGPU_MEMORY": f"{memory_mib}Mi", "VGPU_UUIDS": self._card_uuid}
         env["PYTHONPATH"] = ":".join(filter(None, [str(REPOSITORY), env.get("PYTHONPATH")]))
         programs = [sys.executable, *filter(None, map(tool, TOOLS))]
         folders = {folder for program in programs for folder in folder_of(program)}
@@ -214,12 +215,12 @@ class Host:
 
 
 @contextlib.contextmanager
-def host(library: Path, gpu: SimulatedGpu | None) -> Iterator[Host]:
-    """Yield a node whose containers have the host's file system as their root."""
+def host(library: Path, gpu: SimulatedGpu | None, card_uuid: str) -> Iterator[Host]:
+    """Yield a node whose containers have the host's file system as their root, and that card."""
     with tempfile.TemporaryDirectory(prefix="vgpu-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         with (
             overlay_of_host(directory) as root,
             Node(directory / "node", gpu, library=library) as node,
         ):
-            yield Host(directory, root, node)
+            yield Host(directory, root, node, card_uuid)
