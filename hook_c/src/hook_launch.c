@@ -88,9 +88,8 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 		now_ns = clock_ns();
 	}
 	call->gate = card;
-	call->is_marked =
-		is_sampled || (throttle_is_due(throttle, class) &&
-			       (throttle->open.launches != 0 || throttle_doubt(class) != 0));
+	call->is_marked = is_sampled || (throttle_is_due(throttle, class) &&
+					 (throttle->open.launches != 0 || class->doubt_ns != 0));
 	if (throttle->tokens_ns <= 0)
 		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
 	note_stream(card, stream, context);

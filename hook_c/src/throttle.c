@@ -6,6 +6,7 @@
 #define PROBES 8
 #define MIN_SAMPLES 4  /* the least of so many: the first launch of a kernel loads its module */
 #define SOON 4         /* launches, until what has changed is measured again */
+#define NOISE_NS 10000 /* between two samples of what takes the same */
 #define LEAST_LASTS 32 /* samples, until the least of a class is forgotten */
 #define SAMPLE_OFTEN 64
 #define SAMPLE_SELDOM 512
@@ -137,7 +138,7 @@ void throttle_add(struct throttle *throttle, struct throttle_class *class, uint6
 	open->least_ns += class->samples == 0 ? cost : class->least_ns;
 	throttle->queue_end_ns = start + cost;
 	throttle->pending_ns += cost;
-	throttle->tokens_ns -= (int64_t)cost + throttle_doubt(class);
+	throttle->tokens_ns -= (int64_t)(cost + class->doubt_ns);
 	class->launches++;
 	if (class->until_sample <= 1)
 		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
@@ -214,6 +215,17 @@ static bool is_far_above(uint64_t busy_ns, uint64_t expected_ns)
 	return busy_ns > 2 * expected_ns + THROTTLE_SURPRISE_NS;
 }
 
+/* Of a class whose launches took now this and now that, weighed so that a mark follows most of
+ * them. */
+static uint32_t doubt_of(const struct throttle_class *class)
+{
+	uint64_t spread_ns = class->cost_ns - class->least_ns;
+
+	if (spread_ns <= NOISE_NS || spread_ns <= class->cost_ns / 4)
+		return 0;
+	return (uint32_t)least(16 * spread_ns, UINT32_MAX);
+}
+
 static void learn(struct throttle *throttle, const struct throttle_interval *interval,
 		  uint64_t busy_ns)
 {
@@ -245,6 +257,7 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 	else
 		class->least_ns += (sample - class->least_ns) / LEAST_LASTS;
 	class->least_ns = least(class->least_ns, class->cost_ns);
+	class->doubt_ns = doubt_of(class);
 	if (is_longer) {
 		class->until_sample = 1;
 		/* All that is out went at the old price. */

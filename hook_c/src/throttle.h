@@ -48,17 +48,18 @@ struct throttle_account {
 struct throttle_class {
 	uint64_t key; /* 0: free */
 	uint64_t cost_ns;
-	uint64_t least_ns; /* that one of them took of late */
-	uint16_t samples;
-	uint8_t is_out;    /* launched with an unknown cost, and not measured yet */
-	bool is_graph;     /* the driver's launch returns when the card has long begun */
-	bool is_dependent; /* no gap lies before it */
+	uint64_t least_ns;    /* that one of them took of late */
+	uint64_t batch_begun; /* the number of all launches before it */
+	uint32_t doubt_ns;    /* how little is known of when one will end; 0: it is known */
 	uint32_t until_sample;
 	uint32_t launches;
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
 	uint32_t left; /* launches of the batch that are still to come; 0: of an unknown one, too */
 	uint32_t proven; /* launches in batches; THROTTLE_TRUSTED: there is no bound any more */
-	uint64_t batch_begun; /* the number of all launches before it */
+	uint16_t samples;
+	uint8_t is_out;    /* launched with an unknown cost, and not measured yet */
+	bool is_graph;     /* the driver's launch returns when the card has long begun */
+	bool is_dependent; /* no gap lies before it */
 } __attribute__((aligned(64)));
 
 struct throttle_interval {
@@ -148,21 +149,12 @@ static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_
 	       now_ns > throttle->queue_end_ns + THROTTLE_DOUBT_NS;
 }
 
-/* How little is known of when a launch of the class will end: much for one whose launches took now
- * this and now that. The card may be idle before it is predicted to be, so that a mark stands soon
- * behind them. */
-static inline int64_t throttle_doubt(const struct throttle_class *class)
-{
-	uint64_t doubt_ns = class->cost_ns - class->least_ns;
-
-	return doubt_ns > class->cost_ns / 4 ? (int64_t)(16 * doubt_ns) : 0;
-}
-
-/* Whether a mark has to stand behind the launch. */
+/* Whether a mark has to stand behind the launch: soon, if it is one of those that take now this and
+ * now that, since the card may then be idle before it is predicted to be. */
 static inline bool throttle_is_due(const struct throttle *throttle,
 				   const struct throttle_class *class)
 {
-	return throttle->tokens_ns <= throttle_doubt(class);
+	return throttle->tokens_ns <= (int64_t) class->doubt_ns;
 }
 
 /* Whether nothing speaks against the launch; false: look closer. */
