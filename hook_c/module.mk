@@ -52,7 +52,7 @@ C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 
 # Includes the sources that it searches through; its threads' stacks are none for the sanitizers.
 $(BUILD)/tests/hook_c/test_interleavings: hook_c/tests/test_interleavings.c hook_c/src/quota.c \
-		hook_c/src/region.c $(HOOK_HEADERS) hook_c/tests/check.h
+		hook_c/src/region.c hook_c/src/pool_account.c $(HOOK_HEADERS) hook_c/tests/check.h
 	@mkdir -p $(@D)
 	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $<
 

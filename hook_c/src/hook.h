@@ -17,7 +17,8 @@
 /* What a call may take of a pool; pool_account.c. */
 struct pool_call {
 	uint64_t bytes;
-	uint64_t growth; /* charged for it */
+	uint64_t growth; /* asked for */
+	uint64_t at;     /* of the pool, when the call began */
 	bool is_tight;
 };
 
@@ -170,7 +171,7 @@ bool pools_trim_for(struct tenant *tenant);
  * many bytes; false if it does not fit. graph_memory_settle must follow if it is true. */
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
 			 bool is_first);
-void graph_memory_settle(struct tenant *tenant, const struct hook_call *call);
+void graph_memory_settle(struct tenant *tenant, struct hook_call *call);
 
 /* hook_streams.c */
 /* Before memory that may be a pool's is freed in the order of a stream. */

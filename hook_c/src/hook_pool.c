@@ -26,36 +26,21 @@ static uint32_t pool_count(const struct tenant *tenant)
 	return __atomic_load_n(&tenant->pool_count, __ATOMIC_ACQUIRE);
 }
 
-/* A pool's place is used again when its pool is destroyed and nobody is at it any more. Whoever has
- * it pinned may ask the driver about it. */
-static void unpin(struct tenant_pool *pool)
-{
-	uint32_t state = TENANT_POOL_ENDED;
-
-	if (__atomic_fetch_sub(&pool->pins, 1, __ATOMIC_SEQ_CST) == 1)
-		__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_FREE, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
-}
-
-static bool pin(struct tenant_pool *pool)
-{
-	if (__atomic_load_n(&pool->state, __ATOMIC_RELAXED) != TENANT_POOL_LIVE)
-		return false;
-	__atomic_fetch_add(&pool->pins, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&pool->state, __ATOMIC_SEQ_CST) == TENANT_POOL_LIVE)
-		return true;
-	unpin(pool);
-	return false;
-}
-
 void pools_settle(struct tenant *tenant)
 {
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
-		if (!pin(&tenant->pool[i]))
+		if (!pool_pin(&tenant->pool[i]))
 			continue;
 		pool_settle(tenant, &tenant->pool[i]);
-		unpin(&tenant->pool[i]);
+		pool_unpin(&tenant->pool[i]);
 	}
+}
+
+static bool is_pool(const struct tenant_pool *pool, const void *handle, bool is_graph, int device)
+{
+	return __atomic_load_n(&pool->is_graph, __ATOMIC_RELAXED) == is_graph &&
+	       (is_graph ? __atomic_load_n(&pool->device, __ATOMIC_RELAXED) == device
+			 : __atomic_load_n(&pool->handle, __ATOMIC_RELAXED) == handle);
 }
 
 /* Pinned, as are all pools that the functions below return. */
@@ -65,12 +50,11 @@ static struct tenant_pool *find_pool(struct tenant *tenant, const void *handle, 
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
-		if (!pin(pool))
+		if (!is_pool(pool, handle, is_graph, device) || !pool_pin(pool))
 			continue;
-		if (pool->is_graph == is_graph &&
-		    (is_graph ? pool->device == device : pool->handle == handle))
+		if (is_pool(pool, handle, is_graph, device)) /* still */
 			return pool;
-		unpin(pool);
+		pool_unpin(pool);
 	}
 	return NULL;
 }
@@ -93,7 +77,6 @@ static struct tenant_pool *take_place(struct tenant *tenant)
 
 		if (pool->state != TENANT_POOL_FREE)
 			continue;
-		__atomic_fetch_add(&pool->pins, 1, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&pool->state, TENANT_POOL_TAKEN, __ATOMIC_SEQ_CST);
 		if (pool_count(tenant) <= i)
 			__atomic_store_n(&tenant->pool_count, i + 1, __ATOMIC_RELEASE);
@@ -135,9 +118,9 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 		is_new = pool != NULL;
 	}
 	if (is_new) {
-		pool->handle = handle;
-		pool->is_graph = is_graph;
-		pool->device = device;
+		__atomic_store_n(&pool->handle, handle, __ATOMIC_RELAXED);
+		__atomic_store_n(&pool->is_graph, is_graph, __ATOMIC_RELAXED);
+		__atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
 		pool->card = (uint32_t)card;
 		pool->threshold = UINT64_MAX;
 		pool_account_start(pool);
@@ -164,7 +147,7 @@ static struct tenant_pool *find_current(struct tenant *tenant, int device)
 
 /* The device's pool that cuMemAllocAsync takes from. A program may make any pool that one, so a
  * pool that we have not seen made is known by its device. */
-static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
+static struct tenant_pool *pool_of_device(struct tenant *tenant, int device, struct pool_call *call)
 {
 	if (device < 0 || device >= TENANT_MAX_ORDINALS)
 		return find_current(tenant, device);
@@ -176,7 +159,7 @@ static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
 	if ((uint32_t)value != 0 && value >> 32 == version) {
 		struct tenant_pool *pool = &tenant->pool[(uint32_t)value - 1];
 
-		if (pin(pool))
+		if (pool_call_enter(pool, call))
 			return pool;
 	}
 
@@ -239,7 +222,7 @@ int pool_set_attribute(void *handle, int attribute, void *value)
 		return driver.cuMemPoolSetAttribute(handle, attribute, value);
 	memcpy(&threshold, value, sizeof(threshold));
 	__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
-	unpin(pool);
+	pool_unpin(pool);
 	return CUDA_SUCCESS;
 }
 
@@ -257,7 +240,7 @@ int pool_get_end(int status, void *handle, int attribute, void *value)
 		uint64_t threshold = __atomic_load_n(&pool->threshold, __ATOMIC_ACQUIRE);
 
 		memcpy(value, &threshold, sizeof(threshold));
-		unpin(pool);
+		pool_unpin(pool);
 	}
 	return status;
 }
@@ -297,7 +280,7 @@ void pools_waited(struct tenant *tenant)
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
-		if (!pin(pool))
+		if (!pool_pin(pool))
 			continue;
 
 		uint64_t threshold = __atomic_load_n(&pool->threshold, __ATOMIC_ACQUIRE);
@@ -305,7 +288,7 @@ void pools_waited(struct tenant *tenant)
 		if (is_above_threshold(tenant, pool, threshold))
 			trim(tenant, pool, threshold);
 		pool_settle(tenant, pool);
-		unpin(pool);
+		pool_unpin(pool);
 	}
 }
 
@@ -325,10 +308,10 @@ static bool trim_all(struct tenant *tenant)
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
-		if (!pin(pool))
+		if (!pool_pin(pool))
 			continue;
 		trim(tenant, pool, 0);
-		unpin(pool);
+		pool_unpin(pool);
 	}
 	/* What other threads may take or are giving back at this moment is charged meanwhile. */
 	for (int waits = 0; waits < CROWD_WAITS && is_any_crowded(tenant); waits++)
@@ -369,7 +352,7 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 
 	if (pool == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	unpin(pool);
+	pool_unpin(pool);
 	return CUDA_SUCCESS;
 }
 
@@ -377,31 +360,17 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
  * for first; they are seldom more than none. Then for everything, so that a trim gives back what
  * is free; and if the card is too busy for that, what is free stays for the driver to find. */
 static bool take_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-		       uint64_t bytes, const void *stream)
+		       const void *stream)
 {
-	if (streams_wait(tenant, stream) &&
-	    pool_call_begin_tight(tenant, pool, call, bytes, POOL_STEP))
+	if (streams_wait(tenant, stream) && pool_call_begin_tight(tenant, pool, call, POOL_STEP))
 		return true;
 	freed_settle(tenant, false);
 
 	bool is_idle = trim_all(tenant);
 
-	return pool_call_begin(tenant, pool, call, bytes) ||
+	return pool_call_begin(tenant, pool, call) ||
 	       (streams_wait(tenant, stream) &&
-		pool_call_begin_tight(tenant, pool, call, bytes, is_idle ? POOL_STEP : UINT64_MAX));
-}
-
-static int charge(struct hook_call *call, struct tenant *tenant, struct tenant_pool *pool,
-		  uint64_t bytes, const void *stream)
-{
-	if (!pool_call_begin(tenant, pool, &call->pool_call, bytes) &&
-	    !take_tight(tenant, pool, &call->pool_call, bytes, stream)) {
-		unpin(pool);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	call->tenant = tenant;
-	call->pool = pool;
-	return CUDA_SUCCESS;
+		pool_call_begin_tight(tenant, pool, call, is_idle ? POOL_STEP : UINT64_MAX));
 }
 
 static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *handle,
@@ -426,12 +395,19 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	if (stream_is_captured(stream))
 		return check_node(tenant, device, bytes);
 
-	struct tenant_pool *pool =
-		has_handle ? pool_of_handle(tenant, handle) : pool_of_device(tenant, device);
-
-	if (pool == NULL)
+	call->pool_call.bytes = bytes;
+	call->pool_call.growth = 0;
+	call->pool = has_handle ? pool_of_handle(tenant, handle)
+				: pool_of_device(tenant, device, &call->pool_call);
+	if (call->pool == NULL)
 		return has_handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	return charge(call, tenant, pool, bytes, stream);
+	if (!pool_call_begin(tenant, call->pool, &call->pool_call) &&
+	    !take_tight(tenant, call->pool, &call->pool_call, stream)) {
+		pool_unpin(call->pool);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	call->tenant = tenant;
+	return CUDA_SUCCESS;
 }
 
 int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, void *stream,
@@ -448,8 +424,8 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 
 /* Whether the pool has no more than is granted now. What the driver has given past that the program
  * has not seen: at once back with it. */
-static bool settle_call(struct tenant *tenant, struct tenant_pool *pool,
-			const struct pool_call *call, int status, uint64_t pointer)
+static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
+			int status, uint64_t pointer)
 {
 	bool is_granted = pool_call_end(tenant, pool, call);
 
@@ -476,13 +452,13 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 	struct tenant *tenant = call->tenant;
 	struct tenant_pool *pool = call->pool;
 
-	if (tenant == NULL)
+	if (tenant == NULL || pool_call_leave(tenant, pool, &call->pool_call))
 		return status;
 	if (!settle_call(tenant, pool, &call->pool_call, status, *out)) {
 		/* Once more, if there is room for the most that it can take. */
 		status = CUDA_ERROR_OUT_OF_MEMORY;
 		trim_all(tenant);
-		if (pool_call_begin(tenant, pool, &call->pool_call, bytes)) {
+		if (pool_call_begin(tenant, pool, &call->pool_call)) {
 			if (stream == NULL && is_thread)
 				stream = (void *)STREAM_PER_THREAD;
 			status = driver.cuMemAllocFromPoolAsync(out, bytes, pool->handle, stream);
@@ -490,7 +466,7 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 				status = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
-	unpin(pool);
+	pool_unpin(pool);
 	return status;
 }
 
@@ -518,13 +494,13 @@ int pool_create_end(struct hook_call *call, int status, uint64_t handle)
 {
 	if (call->tenant == NULL)
 		return status;
-	call->pool->handle = (void *)(uintptr_t)handle;
+	__atomic_store_n(&call->pool->handle, (void *)(uintptr_t)handle, __ATOMIC_RELAXED);
 	if (status == CUDA_SUCCESS)
 		keep_all(call->pool, 0);
 	__atomic_store_n(&call->pool->state,
 			 status == CUDA_SUCCESS ? TENANT_POOL_LIVE : TENANT_POOL_ENDED,
 			 __ATOMIC_SEQ_CST);
-	unpin(call->pool);
+	pool_unpin(call->pool);
 	return status;
 }
 
@@ -534,7 +510,7 @@ static bool end_pool(struct tenant_pool *pool)
 {
 	__atomic_store_n(&pool->state, TENANT_POOL_ENDED, __ATOMIC_SEQ_CST);
 	for (int waits = 0; waits < END_WAITS; waits++) {
-		if (__atomic_load_n(&pool->pins, __ATOMIC_SEQ_CST) == 1)
+		if (pool_is_left(pool))
 			return true;
 		sys_sleep_ns(END_WAIT_NS);
 	}
@@ -580,7 +556,7 @@ int pool_destroy_end(struct hook_call *call, int status)
 		__atomic_store_n(&call->pool->state, TENANT_POOL_LIVE, __ATOMIC_SEQ_CST);
 		pool_settle(call->tenant, call->pool);
 	}
-	unpin(call->pool);
+	pool_unpin(call->pool);
 	return status;
 }
 
@@ -656,23 +632,24 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 	for (int tries = 0; tries < 2; tries++) {
 		uint64_t more = graph_bytes(pool, bytes, is_first);
 
+		call->pool_call = (struct pool_call){.bytes = more};
 		/* What a launch takes past the limit cannot be undone: none follows it. */
-		if (!pool_is_past(pool) && pool_call_begin(tenant, pool, &call->pool_call, more)) {
+		if (!pool_is_past(pool) && pool_call_begin(tenant, pool, &call->pool_call)) {
 			call->pool = pool;
 			return true;
 		}
 		trim_all(tenant); /* other graphs and pools may keep what nobody uses */
 	}
-	unpin(pool);
+	pool_unpin(pool);
 	return false;
 }
 
-void graph_memory_settle(struct tenant *tenant, const struct hook_call *call)
+void graph_memory_settle(struct tenant *tenant, struct hook_call *call)
 {
 	if (call->pool == NULL)
 		return;
 	(void)pool_call_end(tenant, call->pool, &call->pool_call);
-	unpin(call->pool);
+	pool_unpin(call->pool);
 }
 
 int graph_node_begin(struct hook_call *call, const void *parameters)

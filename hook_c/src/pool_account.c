@@ -3,38 +3,41 @@
 
 #include "sys.h"
 
-/* A pool's account is one word, so that no thread ever sees or changes a part of it: in the low
- * bits the units that are charged, above them a version that grows with every change.
+/* What the account holds for a pool is one word, so that no thread ever sees or changes a part of
+ * it: in the low bits the units, above them a version that grows with every change.
  *
- * `worst`, what calls under way have charged, grows before the word does and falls when the call is
- * over. Whoever has read the word before it and the driver's number after it knows of every call
- * that the word knows of; one that comes later has changed the word, and then nothing is written.
- */
+ * So is who is at the pool: in the low bits how many threads, above them by how many steps they may
+ * make it grow, and above those a version that grows whenever somebody comes. By so much the pool
+ * may have more than is held: that is asked for, and whoever has asked for it makes it held, or
+ * takes the question back, when its call is over. Somebody else who looks at the pool meanwhile
+ * cannot know whose growth it sees; so whoever was not alone at the pool changes the word when it
+ * is over, and looks once more when it makes the pool grow no more: the last one has seen
+ * everything. */
 #define UNIT (UINT64_C(2) << 20)
-#define CHARGED_BITS 22
-#define CHARGED_MASK ((UINT64_C(1) << CHARGED_BITS) - 1)
+#define HELD_BITS 24
+#define HELD_MASK ((UINT64_C(1) << HELD_BITS) - 1)
+
+#define AT_PIN UINT64_C(1)
+#define AT_STEP (UINT64_C(1) << 16)
+#define AT_VERSION (UINT64_C(1) << 36)
+#define AT_PINS (AT_STEP - 1)
 
 /* A thread that loses to another one this often leaves it to that one. */
 #define SETTLE_TRIES 64
 
-/* A call under way is charged for more than it takes, and one that does not fit for that reason
- * waits. None of them waits for the card. */
+/* A call under way asks for more than it takes, and one that does not fit for that reason waits.
+ * None of them waits for the card. */
 #define CROWD_WAIT_NS 100000
 #define CROWD_WAITS 200
 
-static uint64_t round_up(uint64_t bytes, uint64_t step)
+static uint64_t held_of(uint64_t word)
 {
-	return (bytes + step - 1) / step * step;
+	return (word & HELD_MASK) * UNIT;
 }
 
-static uint64_t charged_of(uint64_t word)
+static uint64_t next_word(uint64_t word, uint64_t held)
 {
-	return (word & CHARGED_MASK) * UNIT;
-}
-
-static uint64_t next_word(uint64_t word, uint64_t charged)
-{
-	return ((word >> CHARGED_BITS) + 1) << CHARGED_BITS | charged / UNIT;
+	return ((word >> HELD_BITS) + 1) << HELD_BITS | held / UNIT;
 }
 
 static uint64_t load_word(const struct tenant_pool *pool)
@@ -48,9 +51,67 @@ static bool swap_word(struct tenant_pool *pool, uint64_t old, uint64_t new)
 					   __ATOMIC_SEQ_CST);
 }
 
+static uint64_t load_at(const struct tenant_pool *pool)
+{
+	return __atomic_load_n(&pool->at, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t steps_of(uint64_t growth)
+{
+	return growth / POOL_STEP * AT_STEP;
+}
+
+static uint64_t growth_of(uint64_t at)
+{
+	return at % AT_VERSION / AT_STEP * POOL_STEP;
+}
+
+static bool is_live(const struct tenant_pool *pool)
+{
+	return __atomic_load_n(&pool->state, __ATOMIC_SEQ_CST) == TENANT_POOL_LIVE;
+}
+
+/* A pool's place is used again when its pool is destroyed and nobody is at it any more. */
+static void go(struct tenant_pool *pool, uint64_t part)
+{
+	uint32_t state = TENANT_POOL_ENDED;
+
+	if ((__atomic_fetch_sub(&pool->at, part, __ATOMIC_SEQ_CST) & AT_PINS) == AT_PIN)
+		__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_FREE, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+static bool come(struct tenant_pool *pool, uint64_t part, uint64_t *at)
+{
+	if (!is_live(pool))
+		return false;
+	*at = __atomic_add_fetch(&pool->at, AT_VERSION + part, __ATOMIC_SEQ_CST);
+	if (is_live(pool))
+		return true;
+	go(pool, part);
+	return false;
+}
+
+bool pool_pin(struct tenant_pool *pool)
+{
+	uint64_t at;
+
+	return come(pool, AT_PIN, &at);
+}
+
+void pool_unpin(struct tenant_pool *pool)
+{
+	go(pool, AT_PIN);
+}
+
+bool pool_is_left(const struct tenant_pool *pool)
+{
+	return (load_at(pool) & AT_PINS) == AT_PIN;
+}
+
 void pool_account_start(struct tenant_pool *pool)
 {
-	pool->worst = 0;
+	__atomic_fetch_add(&pool->at, AT_PIN, __ATOMIC_SEQ_CST);
 	pool->wanted = 0;
 	pool->past = 0;
 	pool->tight = 0;
@@ -68,7 +129,7 @@ bool pool_read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
 
 	if (status != CUDA_SUCCESS || *bytes > POOL_MOST_BYTES)
 		return false;
-	*bytes = round_up(*bytes, UNIT);
+	*bytes = quota_round_up(*bytes, UNIT);
 	return true;
 }
 
@@ -93,13 +154,21 @@ void pools_giving_end(struct tenant *tenant)
 	__atomic_sub_fetch(&tenant->giving, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Asked after the driver's number: what it no longer shows the card has, if nobody is giving.
+ * Whoever is settles when it is done. */
+static bool is_giving(const struct tenant *tenant)
+{
+	return __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0;
+}
+
 /* What the driver has taken and must not have is asked for and not granted: it counts against
  * whatever anybody else asks for, and is not held. */
 static void count_taken(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
 {
 	if (quota_reserve(&tenant->quota, pool->card, bytes))
 		return;
-	region_ask(&tenant->region, pool->card, bytes);
+	region_ask(tenant->quota.region, pool->card, bytes);
+	region_leave(tenant->quota.region, pool->card, bytes);
 	__atomic_add_fetch(&pool->past, bytes, __ATOMIC_SEQ_CST);
 }
 
@@ -112,8 +181,10 @@ static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t by
 		part = bytes < past ? bytes : past;
 	while (!__atomic_compare_exchange_n(&pool->past, &past, past - part, true, __ATOMIC_SEQ_CST,
 					    __ATOMIC_SEQ_CST));
-	if (part != 0)
-		region_withdraw(&tenant->region, pool->card, part);
+	if (part != 0) {
+		region_resume(tenant->quota.region, pool->card, part);
+		region_withdraw(tenant->quota.region, pool->card, part);
+	}
 	if (bytes != part)
 		quota_release(&tenant->quota, pool->card, bytes - part);
 }
@@ -121,29 +192,25 @@ static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t by
 void pool_settle(struct tenant *tenant, struct tenant_pool *pool)
 {
 	for (int tries = 0; tries < SETTLE_TRIES; tries++) {
+		uint64_t at = load_at(pool);
 		uint64_t word = load_word(pool);
-		uint64_t charged = charged_of(word);
-		uint64_t worst = __atomic_load_n(&pool->worst, __ATOMIC_SEQ_CST);
+		uint64_t held = held_of(word);
+		uint64_t most = held + growth_of(at);
 		uint64_t reserved;
 
 		if (!pool_read_reserved(pool, &reserved))
 			return;
-		if (reserved > charged) { /* past us, or by more than was foreseen */
-			if (load_word(pool) != word)
-				continue; /* by a call that has charged it */
-			count_taken(tenant, pool, reserved - charged);
-			if (swap_word(pool, word, next_word(word, reserved)))
+		if (reserved > most) { /* past us, or by more than was foreseen */
+			if (load_at(pool) != at)
+				continue; /* by a call that has come meanwhile */
+			count_taken(tenant, pool, reserved - most);
+			if (swap_word(pool, word, next_word(word, held + reserved - most)))
 				return;
-			uncount(tenant, pool, reserved - charged);
-			continue;
-		}
-		/* Asked after the number: what it no longer shows the card has, if nobody is
-		 * giving. Whoever is settles when it is done. */
-		if (reserved + worst >= charged ||
-		    __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0)
+			uncount(tenant, pool, reserved - most);
+		} else if (reserved >= held || is_giving(tenant)) {
 			return;
-		if (swap_word(pool, word, next_word(word, reserved + worst))) {
-			uncount(tenant, pool, charged - reserved - worst);
+		} else if (swap_word(pool, word, next_word(word, reserved))) {
+			uncount(tenant, pool, held - reserved);
 			return;
 		}
 	}
@@ -156,25 +223,35 @@ void pool_account_end(struct tenant *tenant, struct tenant_pool *pool, uint64_t 
 	do
 		word = load_word(pool);
 	while (!swap_word(pool, word, next_word(word, 0)));
-	if (left_bytes < charged_of(word))
-		uncount(tenant, pool, charged_of(word) - left_bytes);
+	if (left_bytes < held_of(word))
+		uncount(tenant, pool, held_of(word) - left_bytes);
 }
 
-/* The memory is granted. */
-static bool add_charge(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-		       uint64_t growth)
+/* From now on whoever looks at the pool knows that the call may make it grow. */
+static void count_growth(struct tenant_pool *pool, struct pool_call *call, uint64_t growth)
 {
-	uint64_t word;
+	call->growth = growth;
+	if (growth != 0)
+		call->at = __atomic_add_fetch(&pool->at, AT_VERSION + steps_of(growth),
+					      __ATOMIC_SEQ_CST);
+}
 
-	__atomic_add_fetch(&pool->worst, growth, __ATOMIC_SEQ_CST);
-	do {
-		word = load_word(pool);
-		if (charged_of(word) + growth > POOL_MOST_BYTES) {
-			__atomic_sub_fetch(&pool->worst, growth, __ATOMIC_SEQ_CST);
-			quota_release(&tenant->quota, pool->card, growth);
-			return false;
-		}
-	} while (!swap_word(pool, word, next_word(word, charged_of(word) + growth)));
+/* And now that it makes it grow no more. */
+static void end_growth(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
+{
+	if (call->growth != 0)
+		__atomic_fetch_sub(&pool->at, steps_of(call->growth), __ATOMIC_SEQ_CST);
+	call->growth = 0;
+	pool_settle(tenant, pool);
+}
+
+bool pool_call_enter(struct tenant_pool *pool, struct pool_call *call)
+{
+	uint64_t growth =
+		call->bytes > POOL_MOST_BYTES ? 0 : quota_round_up(call->bytes, POOL_STEP);
+
+	if (!come(pool, AT_PIN + steps_of(growth), &call->at))
+		return false;
 	call->growth = growth;
 	return true;
 }
@@ -189,19 +266,23 @@ static bool graph_growth(const struct tenant_pool *pool, uint64_t *growth)
 	if (!pool_read_used(pool, &used) || !pool_read_reserved(pool, &reserved) ||
 	    __builtin_add_overflow(used, wanted, &wanted))
 		return false;
-	*growth = wanted > reserved ? round_up(wanted - reserved, POOL_STEP) : 0;
-	return true;
+	*growth = wanted > reserved ? quota_round_up(wanted - reserved, POOL_STEP) : 0;
+	return *growth <= POOL_MOST_BYTES;
 }
 
-static bool charge_once(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
+static bool ask_once(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
 {
-	uint64_t growth = round_up(call->bytes, POOL_STEP);
+	uint64_t growth = quota_round_up(call->bytes, POOL_STEP);
 
-	if (pool->is_graph && !graph_growth(pool, &growth))
-		return false;
-	return growth == 0 ||
-	       (growth <= POOL_MOST_BYTES && quota_try(&tenant->quota, pool->card, growth) &&
-		add_charge(tenant, pool, call, growth));
+	if (call->growth == 0) {
+		if (pool->is_graph && !graph_growth(pool, &growth))
+			return false;
+		count_growth(pool, call, growth);
+	}
+	if (call->growth == 0 || quota_try(&tenant->quota, pool->card, call->growth))
+		return true;
+	end_growth(tenant, pool, call);
+	return false;
 }
 
 bool pool_is_past(const struct tenant_pool *pool)
@@ -211,12 +292,12 @@ bool pool_is_past(const struct tenant_pool *pool)
 
 bool pool_is_crowded(const struct tenant_pool *pool)
 {
-	return __atomic_load_n(&pool->worst, __ATOMIC_SEQ_CST) != 0;
+	return growth_of(load_at(pool)) != 0;
 }
 
-static bool charge(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
+static bool ask(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
 {
-	for (int waits = 0; !charge_once(tenant, pool, call); waits++) {
+	for (int waits = 0; !ask_once(tenant, pool, call); waits++) {
 		if (waits == CROWD_WAITS || !pool_is_crowded(pool))
 			return false;
 		sys_sleep_ns(CROWD_WAIT_NS);
@@ -224,25 +305,24 @@ static bool charge(struct tenant *tenant, struct tenant_pool *pool, struct pool_
 	return true;
 }
 
-bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-		     uint64_t bytes)
+bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
 {
-	if (bytes > POOL_MOST_BYTES)
+	if (call->bytes > POOL_MOST_BYTES)
 		return false;
-	*call = (struct pool_call){.bytes = bytes};
+	call->is_tight = false;
 	if (pool->is_graph)
-		__atomic_add_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
-	if (charge(tenant, pool, call))
+		__atomic_add_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
+	if (ask(tenant, pool, call))
 		return true;
 	if (pool->is_graph)
-		__atomic_sub_fetch(&pool->wanted, bytes, __ATOMIC_SEQ_CST);
+		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
 	return false;
 }
 
-static bool charge_less(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			uint64_t less_bytes)
+static bool ask_less(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
+		     uint64_t less_bytes)
 {
-	uint64_t most = round_up(call->bytes, POOL_STEP);
+	uint64_t most = quota_round_up(call->bytes, POOL_STEP);
 	uint64_t used;
 	uint64_t reserved;
 
@@ -257,15 +337,17 @@ static bool charge_less(struct tenant *tenant, struct tenant_pool *pool, struct 
 		used = reserved;
 
 	uint64_t wanted = used + call->bytes;
-	uint64_t least = wanted > reserved ? round_up(wanted - reserved, POOL_STEP) : 0;
+	uint64_t least = wanted > reserved ? quota_round_up(wanted - reserved, POOL_STEP) : 0;
 	uint64_t growth = most > less_bytes ? most - less_bytes : 0;
 
 	/* An empty pool is all in one piece. */
 	if (growth < least || used == 0)
 		growth = least;
-	return growth == 0 ||
-	       (growth <= POOL_MOST_BYTES && quota_reserve(&tenant->quota, pool->card, growth) &&
-		add_charge(tenant, pool, call, growth));
+	count_growth(pool, call, growth);
+	if (growth == 0 || quota_ask(&tenant->quota, pool->card, growth))
+		return true;
+	end_growth(tenant, pool, call);
+	return false;
 }
 
 static bool take_turn(struct tenant_pool *pool)
@@ -279,23 +361,75 @@ static bool take_turn(struct tenant_pool *pool)
 }
 
 bool pool_call_begin_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			   uint64_t bytes, uint64_t less_bytes)
+			   uint64_t less_bytes)
 {
-	if (bytes > POOL_MOST_BYTES || pool->is_graph || !take_turn(pool))
+	if (call->bytes > POOL_MOST_BYTES || pool->is_graph || !take_turn(pool))
 		return false;
-	*call = (struct pool_call){.bytes = bytes, .is_tight = true};
-	if (charge_less(tenant, pool, call, less_bytes))
+	call->is_tight = true;
+	if (ask_less(tenant, pool, call, less_bytes))
 		return true;
 	__atomic_store_n(&pool->tight, 0, __ATOMIC_SEQ_CST);
 	return false;
 }
 
-bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call)
+bool pool_call_leave(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call)
+{
+	uint64_t part = AT_PIN + steps_of(call->growth);
+	uint64_t at = call->at;
+	uint64_t reserved;
+
+	/* Also whoever comes later, before this call is over, finds out that it was not alone. */
+	if (call->is_tight || at % AT_VERSION != part || pool_is_past(pool) ||
+	    !pool_read_reserved(pool, &reserved) || reserved != held_of(load_word(pool)) ||
+	    is_giving(tenant) ||
+	    !__atomic_compare_exchange_n(&pool->at, &at, at - part, false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_RELAXED))
+		return false;
+	quota_drop(&tenant->quota, pool->card, call->growth);
+	return true;
+}
+
+/* Makes held what the pool has grown by, as far as this call may have made it grow. The word is
+ * another one in any case: whoever is about to lower it may have looked before the pool grew. */
+static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
+			const struct pool_call *call)
+{
+	struct quota *quota = &tenant->quota;
+	uint64_t kept = 0;
+	uint64_t grown;
+
+	for (int tries = 0;; tries++) {
+		uint64_t word = load_word(pool);
+		uint64_t held = held_of(word);
+		uint64_t reserved;
+
+		/* As much as it may be, while the driver does not say. */
+		if (tries == SETTLE_TRIES || !pool_read_reserved(pool, &reserved) ||
+		    is_giving(tenant))
+			reserved = held + call->growth;
+		grown = reserved > held ? reserved - held : 0;
+		if (grown > call->growth)
+			grown = call->growth;
+		if (grown > kept) {
+			quota_keep(quota, pool->card, grown - kept);
+			kept = grown;
+		}
+		if (swap_word(pool, word, next_word(word, held + grown)))
+			break;
+	}
+	if (kept > grown)
+		quota_release(quota, pool->card, kept - grown);
+	if (call->growth > kept)
+		quota_drop(quota, pool->card, call->growth - kept);
+}
+
+bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
 {
 	if (pool->is_graph)
 		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
-	__atomic_sub_fetch(&pool->worst, call->growth, __ATOMIC_SEQ_CST);
-	pool_settle(tenant, pool);
+	keep_growth(tenant, pool, call);
+	end_growth(tenant, pool, call);
+	region_tend(tenant->quota.region, false);
 	return !pool_is_past(pool);
 }
 

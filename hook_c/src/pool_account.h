@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the account holds for a pool of the driver.
+/* What the account holds for a pool of the driver, and who is at it.
  *
  * The card loses what a pool reserves, not what is allocated from it. Three things are true of
- * every pool at every moment: what the card has lost is in the account; the account is granted
- * before the driver is asked; and it falls only when the card has the memory back. */
+ * every pool at every moment: what the card has lost is held or asked for; the question is granted
+ * before the driver is called; and what is held falls only when the card has the memory back. */
 #ifndef VGPU_POOL_ACCOUNT_H
 #define VGPU_POOL_ACCOUNT_H
 
@@ -17,27 +17,41 @@
 /* What a pool counts with from the beginning. */
 void pool_account_start(struct tenant_pool *pool);
 
-/* Charges the most that an allocation of so many bytes can make the pool grow by: nothing of what
- * is free in it need be of use. Pieces are scattered, and what another stream has freed is not free
- * before the card has come to the free. False leaves nothing charged; else pool_call_end must
- * follow the call of the driver. */
-bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-		     uint64_t bytes);
+/* Whoever has a pool pinned may ask the driver about it. False: it is no more, and not pinned. */
+bool pool_pin(struct tenant_pool *pool);
+void pool_unpin(struct tenant_pool *pool);
 
-/* The same where there is no room for that: so much less may be charged, but not less than follows
- * from the driver's numbers. pool_call_end finds out. One such call at a time: until pool_turn_end,
- * which must follow the end of every call. */
+/* Whether nobody but the caller, who is, has the pool pinned. */
+bool pool_is_left(const struct tenant_pool *pool);
+
+/* pool_pin and the first part of pool_call_begin in one. Of a call, as in all that follows, the
+ * bytes are set. */
+bool pool_call_enter(struct tenant_pool *pool, struct pool_call *call);
+
+/* Asks for the most that the allocation can make the pool grow by: nothing of what is free in it
+ * need be of use. Pieces are scattered, and what another stream has freed is not free before the
+ * card has come to the free. False leaves nothing asked for; else the call of the driver follows,
+ * and then pool_call_leave or pool_call_end. */
+bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call);
+
+/* The same where there is no room for that: so much less may be asked for, but not less than
+ * follows from the driver's numbers. pool_call_end finds out. One such call at a time: until
+ * pool_turn_end, which must follow the end of every call. */
 bool pool_call_begin_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			   uint64_t bytes, uint64_t less_bytes);
+			   uint64_t less_bytes);
 void pool_turn_end(struct tenant_pool *pool, const struct pool_call *call);
 
-/* False: the pool has more than could be granted. */
-bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call);
+/* Unpins the pool of a call that has changed nothing, as nearly all. False: it has, and
+ * pool_call_end must follow. */
+bool pool_call_leave(struct tenant *tenant, struct tenant_pool *pool, const struct pool_call *call);
+
+/* The pool stays pinned. False: it has more than could be granted. */
+bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call);
 
 /* Whether the pool has more than could be granted. */
 bool pool_is_past(const struct tenant_pool *pool);
 
-/* Whether calls are under way, which are charged for more than they will take. */
+/* Whether calls are under way, which ask for more than they will take. */
 bool pool_is_crowded(const struct tenant_pool *pool);
 
 /* Around a call of the driver that takes memory away from pools: their numbers fall before the card
@@ -45,7 +59,8 @@ bool pool_is_crowded(const struct tenant_pool *pool);
 void pools_giving_begin(struct tenant *tenant);
 void pools_giving_end(struct tenant *tenant);
 
-/* Brings the account to what the driver says now. */
+/* Brings the account to what the driver says now. The pool is pinned, and this thread asks for
+ * nothing. */
 void pool_settle(struct tenant *tenant, struct tenant_pool *pool);
 
 /* The pool is no more, and so much of it is left at the card; UINT64_MAX: all. */

@@ -7,11 +7,6 @@
  * withdraw although one of them fits; they come back after different waits. */
 #define RESERVE_TRIES 4
 
-static uint64_t round_up(uint64_t bytes, uint64_t step)
-{
-	return (bytes + step - 1) / step * step;
-}
-
 static bool fits(const struct quota *quota, unsigned int card, uint64_t limit)
 {
 	uint64_t overhead = limits_load(&quota->limits->card[card].overhead_bytes);
@@ -25,16 +20,14 @@ static void back_off(const struct quota *quota, unsigned int tries)
 	sys_sleep_ns(1000L * (1 + (long)(quota->region->slot + tries * 7U) % 50));
 }
 
-static bool take_if_fits(struct quota *quota, unsigned int card, uint64_t bytes, uint64_t limit)
+static bool ask_if_fits(const struct quota *quota, unsigned int card, uint64_t bytes,
+			uint64_t limit)
 {
 	if (bytes > limit)
 		return false; /* also keeps the sums below far from wrapping */
 	region_ask(quota->region, card, bytes);
-	if (limit == LIMITS_NONE || fits(quota, card, limit)) {
-		region_take(quota->region, card, bytes);
-		region_note_high(quota->region, card);
+	if (limit == LIMITS_NONE || fits(quota, card, limit))
 		return true;
-	}
 	region_withdraw(quota->region, card, bytes);
 	return false;
 }
@@ -47,11 +40,12 @@ static uint64_t limit_of(const struct quota *quota, unsigned int card)
 bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes)
 {
 	limits_refresh(quota->limits);
-	region_tend(quota->region, false);
-	return take_if_fits(quota, card, bytes, limit_of(quota, card));
+	if (!region_is_own(quota->region))
+		region_tend(quota->region, false);
+	return ask_if_fits(quota, card, bytes, limit_of(quota, card));
 }
 
-bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
+bool quota_ask(struct quota *quota, unsigned int card, uint64_t bytes)
 {
 	limits_refresh(quota->limits);
 	region_tend(quota->region, false);
@@ -59,7 +53,7 @@ bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
 	for (unsigned int tries = 0; tries < RESERVE_TRIES; tries++) {
 		uint64_t limit = limit_of(quota, card);
 
-		if (take_if_fits(quota, card, bytes, limit))
+		if (ask_if_fits(quota, card, bytes, limit))
 			return true;
 		if (bytes > limit)
 			break;
@@ -70,6 +64,25 @@ bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
 	}
 	region_note_refused(quota->region, card);
 	return false;
+}
+
+void quota_keep(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	region_take(quota->region, card, bytes);
+	region_note_high(quota->region, card);
+}
+
+void quota_drop(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	region_withdraw(quota->region, card, bytes);
+}
+
+bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes)
+{
+	if (!quota_ask(quota, card, bytes))
+		return false;
+	quota_keep(quota, card, bytes);
+	return true;
 }
 
 void quota_release(struct quota *quota, unsigned int card, uint64_t bytes)
@@ -93,12 +106,12 @@ static void unlock_small(struct quota_small *small)
 static bool take_small(struct quota *quota, unsigned int card, uint64_t asked)
 {
 	struct quota_small *small = &quota->small[card];
-	uint64_t bytes = round_up(asked, QUOTA_SMALL_STEP);
+	uint64_t bytes = quota_round_up(asked, QUOTA_SMALL_STEP);
 	bool granted = true;
 
 	lock_small(small);
-	uint64_t before = round_up(small->bytes, QUOTA_SLAB_BYTES);
-	uint64_t after = round_up(small->bytes + bytes, QUOTA_SLAB_BYTES);
+	uint64_t before = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
+	uint64_t after = quota_round_up(small->bytes + bytes, QUOTA_SLAB_BYTES);
 
 	if (after > before)
 		granted = quota_reserve(quota, card, after - before);
@@ -113,10 +126,10 @@ static void give_small(struct quota *quota, unsigned int card, uint64_t asked)
 	struct quota_small *small = &quota->small[card];
 
 	lock_small(small);
-	uint64_t before = round_up(small->bytes, QUOTA_SLAB_BYTES);
+	uint64_t before = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
 
-	small->bytes -= round_up(asked, QUOTA_SMALL_STEP);
-	uint64_t after = round_up(small->bytes, QUOTA_SLAB_BYTES);
+	small->bytes -= quota_round_up(asked, QUOTA_SMALL_STEP);
+	uint64_t after = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
 
 	if (after < before)
 		quota_release(quota, card, before - after);
@@ -131,7 +144,7 @@ bool quota_take(struct quota *quota, unsigned int card, uint64_t asked)
 		region_note_refused(quota->region, card);
 		return false;
 	}
-	return quota_reserve(quota, card, round_up(asked, QUOTA_SLAB_BYTES));
+	return quota_reserve(quota, card, quota_round_up(asked, QUOTA_SLAB_BYTES));
 }
 
 void quota_give(struct quota *quota, unsigned int card, uint64_t asked)
@@ -139,7 +152,7 @@ void quota_give(struct quota *quota, unsigned int card, uint64_t asked)
 	if (asked <= QUOTA_SMALL_BYTES)
 		give_small(quota, card, asked);
 	else
-		quota_release(quota, card, round_up(asked, QUOTA_SLAB_BYTES));
+		quota_release(quota, card, quota_round_up(asked, QUOTA_SLAB_BYTES));
 }
 
 struct quota_view quota_look(struct quota *quota, unsigned int card)

@@ -18,6 +18,11 @@
 #define QUOTA_SMALL_BYTES (UINT64_C(1) << 20)
 #define QUOTA_SMALL_STEP UINT64_C(512)
 
+static inline uint64_t quota_round_up(uint64_t bytes, uint64_t step)
+{
+	return (bytes + step - 1) / step * step;
+}
+
 /* Lives in memory that a forked child finds zeroed, like the region it writes to. */
 struct quota {
 	struct region *region;
@@ -35,10 +40,16 @@ struct quota_view {
 
 /* Exactly so many bytes. Any thread; false leaves nothing counted. */
 bool quota_reserve(struct quota *quota, unsigned int card, uint64_t bytes);
-
-/* The same for what can be done without: tries once, and a refusal is none that anybody sees. */
-bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes);
 void quota_release(struct quota *quota, unsigned int card, uint64_t bytes);
+
+/* The same for what may not be needed: it counts against whatever anybody else asks for, and is not
+ * held. quota_keep, of the part that is, and quota_drop, of the rest, must follow. */
+bool quota_ask(struct quota *quota, unsigned int card, uint64_t bytes);
+void quota_keep(struct quota *quota, unsigned int card, uint64_t bytes);
+void quota_drop(struct quota *quota, unsigned int card, uint64_t bytes);
+
+/* quota_ask, but tries once, and a refusal is none that anybody sees. */
+bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes);
 
 /* What the driver takes for an allocation of so many bytes; give back with the same number. */
 bool quota_take(struct quota *quota, unsigned int card, uint64_t asked);

@@ -305,7 +305,7 @@ static uint32_t slots_high(struct region *region)
 }
 
 /* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock,
- * or a child of it. */
+ * or a child of it. Nobody changes numbers meanwhile; who wants to has asked, to find that out. */
 static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 {
 	struct vgpu_usage_slot *slot = &region->usage->slot[index];
@@ -325,7 +325,7 @@ static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 	memset(slot->dev, 0, sizeof(slot->dev));
 	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
 		__atomic_store_n(&slot->dev[card].asked_bytes,
-				 __atomic_load_n(&region->asked[card], __ATOMIC_SEQ_CST),
+				 __atomic_load_n(&region->left[card], __ATOMIC_SEQ_CST),
 				 __ATOMIC_SEQ_CST);
 		__atomic_store_n(&slot->dev[card].used_bytes,
 				 __atomic_load_n(&region->own[card], __ATOMIC_SEQ_CST),
@@ -400,25 +400,31 @@ static struct vgpu_usage_slot *own_slot(const struct region *region)
 	return &region->usage->slot[__atomic_load_n(&region->slot, __ATOMIC_RELAXED)];
 }
 
-/* A number of the slot and its private twin are changed by two instructions. Between begin_update
- * and end_update the slot stays the one that it is: what is copied to another one would else lack
- * the change, or be changed twice. Never held over a call of the driver or of the system. */
-static struct vgpu_usage_slot *begin_update(struct region *region)
+/* A number of the slot and its private twin are changed by two instructions. What is copied to
+ * another slot in between would lack the change, or be changed twice: so whoever changes one says
+ * so first, by one of the words that is_still looks at, and the slot stays the one that it is until
+ * the word has its old value. */
+static void say_change(struct region *region, uint64_t *word, uint64_t part)
 {
-	__atomic_add_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
 	for (int waits = 0; waits < UPDATE_WAITS; waits++) {
 		if (__atomic_load_n(&region->moving, __ATOMIC_SEQ_CST) == 0)
-			return own_slot(region);
-		__atomic_sub_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+			return;
+		__atomic_fetch_sub(word, part, __ATOMIC_SEQ_CST);
 		sys_yield();
-		__atomic_add_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+		__atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
 	}
-	return own_slot(region); /* whoever moves it does not come to an end */
+	/* Whoever moves it does not come to an end. */
 }
 
-static void end_update(struct region *region)
+/* Whether nobody changes a number of the slot. */
+static bool is_still(const struct region *region)
 {
-	__atomic_sub_fetch(&region->updating, 1, __ATOMIC_SEQ_CST);
+	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++)
+		if (__atomic_load_n(&region->asked[card], __ATOMIC_SEQ_CST) !=
+		    __atomic_load_n(&region->left[card], __ATOMIC_SEQ_CST))
+			return false;
+	return __atomic_load_n(&region->updating, __ATOMIC_SEQ_CST) == 0;
 }
 
 /* False: some thread was stopped in the middle of a change. */
@@ -426,7 +432,7 @@ static bool begin_move(struct region *region)
 {
 	__atomic_store_n(&region->moving, 1, __ATOMIC_SEQ_CST);
 	for (int waits = 0; waits < MOVE_WAITS; waits++) {
-		if (__atomic_load_n(&region->updating, __ATOMIC_SEQ_CST) == 0)
+		if (is_still(region))
 			return true;
 		sys_yield();
 	}
@@ -442,40 +448,35 @@ static void end_move(struct region *region)
 /* All changes of numbers that others sum are sequentially consistent, as are their reads: of two
  * processes that ask and then sum, at least one sees the other's question. The limit rests on
  * that. */
-static void raise_number(uint64_t *own, uint64_t *seen, uint64_t bytes)
+static void raise_number(uint64_t *number, uint64_t bytes)
 {
-	__atomic_fetch_add(own, bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(seen, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(number, bytes, __ATOMIC_SEQ_CST);
 }
 
-static void lower_number(uint64_t *own, uint64_t *seen, uint64_t bytes)
+static void lower_number(uint64_t *number, uint64_t bytes)
 {
-	__atomic_fetch_sub(seen, bytes, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(own, bytes, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(number, bytes, __ATOMIC_SEQ_CST);
 }
 
 void region_sub(struct region *region, unsigned int card, uint64_t bytes)
 {
-	struct vgpu_usage_slot *slot = begin_update(region);
-
-	lower_number(&region->own[card], &slot->dev[card].used_bytes, bytes);
-	end_update(region);
+	say_change(region, &region->updating, 1);
+	lower_number(&own_slot(region)->dev[card].used_bytes, bytes);
+	lower_number(&region->own[card], bytes);
+	lower_number(&region->updating, 1);
 }
 
+/* The question itself says that there is a change, and its end that it is over. */
 void region_ask(struct region *region, unsigned int card, uint64_t bytes)
 {
-	struct vgpu_usage_slot *slot = begin_update(region);
-
-	raise_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
-	end_update(region);
+	say_change(region, &region->asked[card], bytes);
+	raise_number(&own_slot(region)->dev[card].asked_bytes, bytes);
 }
 
 void region_withdraw(struct region *region, unsigned int card, uint64_t bytes)
 {
-	struct vgpu_usage_slot *slot = begin_update(region);
-
-	lower_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
-	end_update(region);
+	lower_number(&own_slot(region)->dev[card].asked_bytes, bytes);
+	lower_number(&region->asked[card], bytes);
 }
 
 /* Held before it is no longer asked for: whoever sums in between counts it twice, never not at all.
@@ -483,12 +484,24 @@ void region_withdraw(struct region *region, unsigned int card, uint64_t bytes)
  * when it began. */
 void region_take(struct region *region, unsigned int card, uint64_t bytes)
 {
-	struct vgpu_usage_slot *slot = begin_update(region);
+	struct vgpu_usage_slot *slot = own_slot(region);
 
-	__atomic_fetch_add(&slot->grants, 1, __ATOMIC_SEQ_CST);
-	raise_number(&region->own[card], &slot->dev[card].used_bytes, bytes);
-	lower_number(&region->asked[card], &slot->dev[card].asked_bytes, bytes);
-	end_update(region);
+	raise_number(&slot->grants, 1);
+	raise_number(&region->own[card], bytes);
+	raise_number(&slot->dev[card].used_bytes, bytes);
+	region_withdraw(region, card, bytes);
+}
+
+void region_leave(struct region *region, unsigned int card, uint64_t bytes)
+{
+	raise_number(&region->left[card], bytes);
+}
+
+void region_resume(struct region *region, unsigned int card, uint64_t bytes)
+{
+	say_change(region, &region->updating, 1);
+	lower_number(&region->left[card], bytes);
+	lower_number(&region->updating, 1);
 }
 
 static uint64_t add_saturating(uint64_t a, uint64_t b)
@@ -496,7 +509,6 @@ static uint64_t add_saturating(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* A process of another PID namespace may have found us without a lock and taken us for dead. */
 static bool owns_slot(const struct region *region, uint32_t index)
 {
 	const struct vgpu_usage_slot *slot = &region->usage->slot[index];
@@ -635,6 +647,11 @@ static void clear_dead(struct region *region)
 		}
 		lock_byte(region, index, F_UNLCK);
 	}
+}
+
+bool region_is_own(const struct region *region)
+{
+	return owns_slot(region, __atomic_load_n(&region->slot, __ATOMIC_RELAXED));
 }
 
 static bool is_due(const uint64_t *last, uint64_t now)

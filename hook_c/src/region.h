@@ -34,13 +34,14 @@ struct region {
 	uint32_t pid;
 	uint32_t seen_high; /* the most that slots_high has ever said to this process */
 	uint32_t busy;      /* 1 while a thread changes the ownership of a slot; only ever tried */
-	uint32_t updating;  /* threads that change numbers of the slot at this moment */
 	uint32_t moving;    /* 1 while another slot is taken; nobody changes numbers then */
+	uint64_t updating;  /* threads that give back at this moment */
 	uint64_t start_time;
 	uint64_t pidns;
 	uint64_t tended_ns;
 	uint64_t own[VGPU_MAX_DEVICES];   /* what this process holds; the truth about itself */
 	uint64_t asked[VGPU_MAX_DEVICES]; /* what its threads have asked for and not yet got */
+	uint64_t left[VGPU_MAX_DEVICES];  /* of that: no thread is at it */
 };
 
 /* Opens and maps the file. `create`: developer mode, make it if it is not there. One thread. */
@@ -49,12 +50,20 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 /* Takes a slot. False: all are taken. One thread. */
 bool region_claim(struct region *region, struct reason *reason);
 
-/* Asks for so much more; whoever asks or sums after that sees it. Then either takes it, which makes
- * it held, or withdraws. There is no other way to hold something, so what is held is never more
- * than was found to fit, at no moment. Any thread, no lock; visible to all before it returns. */
+/* Asks for so much more; whoever asks or sums after that sees it. Then takes it, which makes it
+ * held, or withdraws, or the one with a part and the other with the rest. There is no other way to
+ * hold something, so what is held is never more than was found to fit, at no moment. Any thread, no
+ * lock; visible to all before it returns.
+ *
+ * Between the question and its end this process takes no other slot: a call of the driver may
+ * stand between the two if it does not wait for the card. */
 void region_ask(struct region *region, unsigned int card, uint64_t bytes);
 void region_take(struct region *region, unsigned int card, uint64_t bytes);
 void region_withdraw(struct region *region, unsigned int card, uint64_t bytes);
+
+/* What has been asked for stays so, and nobody is at it; and somebody is again. */
+void region_leave(struct region *region, unsigned int card, uint64_t bytes);
+void region_resume(struct region *region, unsigned int card, uint64_t bytes);
 
 /* Gives back of what is held. */
 void region_sub(struct region *region, unsigned int card, uint64_t bytes);
@@ -76,6 +85,10 @@ uint32_t region_list(struct region *region, unsigned int card, struct region_pro
 /* Display only. */
 void region_note_high(struct region *region, unsigned int card);
 void region_note_refused(struct region *region, unsigned int card);
+
+/* Whether our slot still is ours: a process of another PID namespace may have found us without a
+ * lock and taken us for dead. Any thread. */
+bool region_is_own(const struct region *region);
 
 /* Whether no other process has ever had a slot: then there are none of the dead. Any thread. */
 bool region_is_alone(const struct region *region);

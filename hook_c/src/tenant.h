@@ -32,22 +32,24 @@ enum {
 };
 
 /* A memory pool of the driver that this process takes device memory from; hook_pool.c, and what
- * it is charged: pool_account.c. */
+ * it is charged: pool_account.c. What an allocation looks at stands in one line. */
 struct tenant_pool {
 	uint32_t state;
 	uint32_t card;
 	void *handle;  /* of the memory of graphs: none */
-	bool is_graph; /* one a device */
+	uint64_t word; /* what the account holds for it */
+	uint64_t at;   /* who is at it, and by how much they may make it grow */
+	uint64_t past; /* of what the account holds: asked for and not granted */
 	int device;
-	uint32_t pins;      /* threads that are at it */
-	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
-	uint64_t word;      /* what the account holds for it */
-	uint64_t worst;     /* of that: charged by calls under way */
-	uint64_t wanted;    /* bytes that calls under way ask for; of graphs */
-	uint64_t past;      /* of what is charged: asked for and not granted */
-	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
 	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
+	bool is_graph;      /* one a device */
+	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
+	uint64_t wanted;    /* bytes that calls under way ask for; of graphs */
+	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
+	uint64_t pad[6];
 };
+
+_Static_assert(sizeof(struct tenant_pool) == 128, "whole lines; the first begins a page");
 
 /* The local memory of a context, once it has grown; hook_local.c. */
 struct tenant_local {
@@ -98,6 +100,7 @@ enum tenant_state {
 };
 
 struct tenant {
+	struct tenant_pool pool[TENANT_MAX_POOLS];
 	uint32_t stage; /* tenant.c */
 	/* What nearly every call looks at stands in one line. */
 	uint32_t has_one_device; /* 1: the process sees no other than ordinal 0 */
@@ -118,7 +121,6 @@ struct tenant {
 	struct reason reason;
 	/* By ordinal: the version, and the index + 1 of the current pool then. */
 	uint64_t pool_of_ordinal[TENANT_MAX_ORDINALS];
-	struct tenant_pool pool[TENANT_MAX_POOLS];
 	uint32_t pools_locked; /* while one is added; never over a call of the driver */
 	struct tenant_stream stream[TENANT_MAX_STREAMS];
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The account under every order in which the instructions of its processes can come.
  *
- * region.c and quota.c are compiled into this file with their atomic operations and system calls
- * replaced: before each that others can see, the running thread stops and a search decides who goes
- * on. It tries all orders, and leaves out those that lead to a state that it has seen. A process
- * may be killed at any such point and dies in the steps in which the kernel lets it die. Memory is
- * sequentially consistent here, as the operations that the limit rests on ask for. */
+ * region.c, quota.c and pool_account.c are compiled into this file with their atomic operations and
+ * system calls replaced: before each that others can see, the running thread stops and a search
+ * decides who goes on. It tries all orders, and leaves out those that lead to a state that it has
+ * seen. A process may be killed at any such point and dies in the steps in which the kernel lets it
+ * die. Memory is sequentially consistent here, as the operations that the limit rests on ask for.
+ */
 #include "check.h"
 
 #include <errno.h>
@@ -60,6 +61,7 @@ static int sim_clock(clockid_t clock, struct timespec *time);
 #define clock_gettime(clock, time) sim_clock(clock, time)
 
 /* NOLINTBEGIN(bugprone-suspicious-include) */
+#include "../src/pool_account.c"
 #include "../src/quota.c"
 #include "../src/region.c"
 /* NOLINTEND(bugprone-suspicious-include) */
@@ -75,6 +77,7 @@ static int sim_clock(clockid_t clock, struct timespec *time);
 
 #define SLAB QUOTA_SLAB_BYTES
 #define LIMIT (10 * SLAB)
+#define POOL_LIMIT (3 * POOL_STEP)
 #define PROCESSES 3
 #define THREADS 4
 #define STACK_BYTES ((size_t)128 << 10)
@@ -120,6 +123,12 @@ static unsigned int actor;
 static jmp_buf search_place;
 static unsigned int process_count;
 static unsigned int thread_count;
+static uint64_t limit;
+/* Of the first process; its number of what is reserved falls before the card has it. */
+static struct tenant tenant;
+static uint64_t pool_reserved;
+static uint64_t pool_used;
+static bool has_pool;
 static bool may_lose_slot; /* of the first process: as by another PID namespace, that saw no lock */
 static bool has_lost_slot;
 static bool has_watcher;
@@ -201,6 +210,9 @@ static bool is_shared(const volatile void *address)
 		    (address == &slot->grants && has_watcher))
 			return true;
 	}
+	if (address == &tenant.pool[0].at || address == &tenant.pool[0].word ||
+	    address == &tenant.pool[0].past || address == &tenant.giving)
+		return true;
 	for (unsigned int i = 0; i < process_count; i++) {
 		const struct region *region = &processes[i].region;
 
@@ -209,7 +221,7 @@ static bool is_shared(const volatile void *address)
 		if (address == &region->own[0] || address == &region->asked[0] ||
 		    address == &region->busy ||
 		    (may_lose_slot && (address == &region->updating || address == &region->moving ||
-				       address == &region->slot)))
+				       address == &region->left[0] || address == &region->slot)))
 			return true;
 	}
 	return false;
@@ -236,6 +248,10 @@ static void sys_sleep_ns(long ns)
 {
 	if (self == NULL)
 		return;
+	if (ns == CROWD_WAIT_NS) { /* for calls that are under way */
+		sys_yield();
+		return;
+	}
 	self->history = mix(self->operation, (uint64_t)ns);
 	stop();
 }
@@ -400,11 +416,15 @@ static uint64_t sum_of_cards_memory(void)
 /* A slot that its owner has lost is missing in the account for a moment; its bytes are not. */
 static const char *wrong_now(void)
 {
-	if (sum_of_slots(false) > LIMIT && !has_lost_slot)
+	uint64_t account = sum_of_slots(false);
+
+	if (account > limit && !has_lost_slot)
 		return "the account is above the limit";
-	if (sum_of_cards_memory() > LIMIT && !has_lost_slot)
+	if (sum_of_cards_memory() > limit && !has_lost_slot)
 		return "the card has given more than the limit";
-	if (sum_of_slots(false) < sum_of_cards_memory() && !has_lost_slot)
+	if (has_pool) /* what a pool has grown by is held when the call is over */
+		account += sum_of_slots(true);
+	if (account < sum_of_cards_memory() && !has_lost_slot)
 		return "the account is below what is held";
 	return NULL;
 }
@@ -473,9 +493,15 @@ static uint64_t state_key(void)
 		key = mix(key, process->region.asked[0]);
 		key = mix(key, process->region.slot | (uint64_t)process->region.gen << 32);
 		key = mix(key, process->region.busy | (uint64_t)process->region.moving << 8 |
-				       (uint64_t)process->region.updating << 16);
+				       process->region.updating << 16);
 		key = mix(key, process->quota.small[0].bytes + process->quota.small[0].locked);
 	}
+	key = mix(key, tenant.pool[0].at);
+	key = mix(key, tenant.pool[0].word);
+	key = mix(key, tenant.pool[0].past);
+	key = mix(key, tenant.giving);
+	key = mix(key, pool_reserved);
+	key = mix(key, pool_used);
 	for (unsigned int i = 0; i < thread_count; i++) {
 		key = mix(key, threads[i].history);
 		key = mix(key, threads[i].operation);
@@ -564,6 +590,12 @@ static void begin(void (*set_up)(void))
 	memset(lock_owner, 0, sizeof(lock_owner[0]) * (PROCESSES + 1));
 	process_count = 0;
 	thread_count = 0;
+	limit = LIMIT;
+	tenant.pool[0] = (struct tenant_pool){.state = TENANT_POOL_LIVE};
+	tenant.giving = 0;
+	pool_reserved = 0;
+	pool_used = 0;
+	has_pool = false;
 	may_lose_slot = false;
 	has_watcher = false;
 	most_switches = NO_BOUND;
@@ -660,7 +692,7 @@ static struct process *add_process(void)
 					  .start_time = 7,
 					  .pidns = 1};
 	process->limits.count = 1;
-	process->limits.card[0].memory_bytes = LIMIT;
+	process->limits.card[0].memory_bytes = limit;
 	process->quota.region = &process->region;
 	process->quota.limits = &process->limits;
 	/* They have come before the search begins. */
@@ -763,6 +795,157 @@ static void watch(void)
 	watched_too_much |= same && sum > LIMIT;
 }
 
+/* --- a pool of the driver --------------------------------------------------------------------- */
+
+struct driver driver;
+
+static int sim_pool_number(void *handle, int attribute, void *value)
+{
+	(void)handle;
+	(void)attribute;
+	stop();
+	*(uint64_t *)value = pool_reserved;
+	note(pool_reserved);
+	return CUDA_SUCCESS;
+}
+
+/* The driver's turn, which may make the pool grow for what another thread has freed meanwhile. */
+static void driver_allocates(void)
+{
+	stop();
+	pool_used += POOL_STEP;
+	if (pool_used <= pool_reserved)
+		return;
+	self->process->held += pool_used - pool_reserved;
+	pool_reserved = pool_used;
+}
+
+static bool allocate_a_step(void)
+{
+	struct tenant_pool *pool = &tenant.pool[0];
+	struct pool_call call = {.bytes = POOL_STEP};
+
+	begin_operation();
+	if (!pool_call_enter(pool, &call))
+		return false;
+	if (!pool_call_begin(&tenant, pool, &call)) {
+		pool_unpin(pool);
+		return false;
+	}
+	driver_allocates();
+	if (!pool_call_leave(&tenant, pool, &call)) {
+		pool_call_end(&tenant, pool, &call);
+		pool_unpin(pool);
+	}
+	return true;
+}
+
+static void free_a_step(void)
+{
+	begin_operation();
+	stop();
+	pool_used -= POOL_STEP;
+}
+
+static void use_a_step(void)
+{
+	if (allocate_a_step())
+		free_a_step();
+}
+
+static void use_a_step_twice(void)
+{
+	use_a_step();
+	use_a_step();
+}
+
+static void keep_a_step(void)
+{
+	allocate_a_step();
+}
+
+/* Gives back what is free, and then brings the account to it. */
+static void trim_the_pool(void)
+{
+	uint64_t free_bytes;
+
+	begin_operation();
+	pools_giving_begin(&tenant);
+	stop();
+	free_bytes = pool_reserved - pool_used;
+	pool_reserved = pool_used;
+	stop();
+	self->process->held -= free_bytes;
+	pools_giving_end(&tenant);
+	if (pool_pin(&tenant.pool[0])) {
+		pool_settle(&tenant, &tenant.pool[0]);
+		pool_unpin(&tenant.pool[0]);
+	}
+}
+
+static struct process *add_pool_process(void)
+{
+	struct process *process;
+
+	limit = POOL_LIMIT;
+	most_switches = 3;
+	has_pool = true;
+	process = add_process();
+	tenant.quota.region = &process->region;
+	tenant.quota.limits = &process->limits;
+	driver.cuMemPoolGetAttribute = sim_pool_number;
+	return process;
+}
+
+static void two_threads_of_a_pool(void)
+{
+	struct process *process = add_pool_process();
+
+	add_thread(process, use_a_step_twice);
+	add_thread(process, use_a_step_twice);
+}
+
+static void test_two_threads_of_a_pool(void)
+{
+	CHECK(search(two_threads_of_a_pool, __func__));
+}
+
+static void a_pool_that_is_trimmed(void)
+{
+	struct process *process = add_pool_process();
+
+	most_switches = 2;
+	add_thread(process, use_a_step_twice);
+	add_thread(process, trim_the_pool);
+	add_thread(process, keep_a_step);
+}
+
+static void test_a_pool_that_is_trimmed(void)
+{
+	CHECK(search(a_pool_that_is_trimmed, __func__));
+}
+
+static void take_and_give_two_steps(void)
+{
+	if (take(2 * POOL_STEP))
+		give(2 * POOL_STEP);
+}
+
+static void a_pool_and_a_process(void)
+{
+	struct process *process = add_pool_process();
+
+	most_switches = 2;
+	add_thread(process, use_a_step_twice);
+	add_thread(process, trim_the_pool);
+	add_thread(add_process(), take_and_give_two_steps);
+}
+
+static void test_a_pool_and_a_process(void)
+{
+	CHECK(search(a_pool_and_a_process, __func__));
+}
+
 static void two_that_do_not_fit_together(void)
 {
 	add_thread(add_process(), take_and_give_six_twice);
@@ -858,6 +1041,9 @@ int main(void)
 	RUN(test_two_threads_and_a_process);
 	RUN(test_a_process_that_is_killed_anywhere);
 	RUN(test_a_process_that_loses_its_slot_anywhere);
+	RUN(test_two_threads_of_a_pool);
+	RUN(test_a_pool_that_is_trimmed);
+	RUN(test_a_pool_and_a_process);
 	RUN(test_a_watcher_that_sees_no_grant_sees_no_more_than_the_limit);
 	return check_end();
 }

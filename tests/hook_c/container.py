@@ -76,6 +76,11 @@ class Container:
         """What the usage file says of a card."""
         return sum(self.usage.slot[i].dev[index].used_bytes for i in range(self.usage.slots_high))
 
+    def counted(self, index: int = 0) -> int:
+        """What counts against the limit: also what calls under way have asked for."""
+        slots = (self.usage.slot[i].dev[index] for i in range(self.usage.slots_high))
+        return sum(slot.used_bytes + slot.asked_bytes for slot in slots)
+
     def messages(self) -> list[str]:
         """The texts in the ring, oldest first."""
         entries = [entry for entry in self.usage.ring if entry.number != 0]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads that use one pool at once: the account is never above the limit, nor below the card.
 
+The account is what is held; of calls that are under way also what they have asked for.
+
 Each test holds the call of a second thread at one place inside the simulated driver, so that the
 order of things is the same in every run.
 """
@@ -57,7 +59,7 @@ def test_growth_that_another_thread_sees_first_is_counted_once(
 
     assert gpu.used_bytes() == 608 * MIB
     assert tenant.do("call", "cuCtxSynchronize") == 0
-    assert container.used() == 608 * MIB
+    assert container.counted() == 608 * MIB
     assert tenant.do("memory") == [GIB - 608 * MIB, GIB]
     gpu.clear_faults()
     assert tenant.do("finish")[0] == 0
@@ -74,7 +76,7 @@ def test_a_pool_that_shrinks_under_a_call_keeps_what_the_call_will_take(
     assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
     assert tenant.do("call", "cuCtxSynchronize") == 0
     assert gpu.used_bytes() == 0
-    assert container.used() == STEP
+    assert container.counted() == STEP
     assert tenant.do("allocate", GIB - STEP + 2 * MIB)[0] == OUT_OF_MEMORY
     assert tenant.do("allocate", GIB - STEP)[0] == 0
     gpu.clear_faults()
@@ -90,7 +92,7 @@ def test_a_call_that_fits_waits_for_one_that_is_charged_for_more_than_it_takes(
     assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
     hold(AFTER, 300 * MIB)
     assert gpu.used_bytes() == 320 * MIB
-    assert container.used() == 640 * MIB
+    assert container.counted() == 640 * MIB
 
     tenant.send("out", "cuMemAllocAsync", 480 * MIB, 0)
     gpu.clear_faults()
