@@ -40,7 +40,7 @@ static uint64_t limit_of(const struct quota *quota, unsigned int card)
 bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes)
 {
 	limits_refresh(quota->limits);
-	if (!region_is_own(quota->region))
+	if (!region_is_alone(quota->region) || !region_is_own(quota->region))
 		region_tend(quota->region, false);
 	return ask_if_fits(quota, card, bytes, limit_of(quota, card));
 }

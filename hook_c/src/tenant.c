@@ -120,7 +120,10 @@ static bool join(struct tenant *tenant)
 		explain(&tenant->reason, "no memory for its compute limit");
 		return false;
 	}
-	return region_claim(&tenant->region, &tenant->reason);
+	if (!region_claim(&tenant->region, &tenant->reason))
+		return false;
+	region_tend(&tenant->region, true); /* of those that were there before, some may be dead */
+	return true;
 }
 
 /* Brings the tenant from one stage to the next; one thread does it, the others wait. */
