@@ -335,7 +335,9 @@ class Kind:
     begin: str = ""
     end: str = "status"
     known: str = ""
-    """When this is true, the library is loaded and nothing is to do: the stub is a jump."""
+    """When this is true, the library is loaded, and nothing is to do but for the compute limit."""
+    passes: str = ""
+    """Then true where there is a limit, and this launch is counted and may go at once."""
     instead: str = ""
     """What is called in the driver's place, and calls the driver itself."""
 
@@ -400,22 +402,27 @@ HOOKED = {
         "launch_begin(&call, {function}, LAUNCH_SHAPE({gx}, {gy}, {gz}, {bx}, {by}, {bz}), "
         "{stream}, {thread})",
         "launch_end(&call, status)",
-        "launch_is_free() && launch_is_known({function})",
+        "launch_is_known({function})",
+        "gate_passes(launch_key({function}, LAUNCH_SHAPE({gx}, {gy}, {gz}, {bx}, {by}, {bz})), "
+        "launch_stream({stream}, {thread}))",
     ),
     "launch.default": Kind(
         "launch_begin(&call, {function}, NULL, NULL, {thread})",
         "launch_end(&call, status)",
-        "launch_is_free() && launch_is_known({function})",
+        "launch_is_known({function})",
+        "gate_passes(launch_key({function}, NULL), launch_stream(NULL, {thread}))",
     ),
     "launch.stream": Kind(
         "launch_begin(&call, {function}, NULL, {stream}, {thread})",
         "launch_end(&call, status)",
-        "launch_is_free() && launch_is_known({function})",
+        "launch_is_known({function})",
+        "gate_passes(launch_key({function}, NULL), launch_stream({stream}, {thread}))",
     ),
     "launch.config": Kind(
         "launch_config_begin(&call, {config}, {function}, {thread})",
         "launch_end(&call, status)",
-        "launch_is_free() && launch_is_known({function})",
+        "launch_is_known({function})",
+        "launch_config_passes({config}, {function}, {thread})",
     ),
     "launch.many": Kind("launch_many_begin(&call, {list}, {count})"),
     "module.unload": Kind(end="local_unload_end(status)"),
@@ -567,12 +574,26 @@ def stub(symbol: Symbol, api: Api) -> str:
     prototype = f"EXPORT {symbol.result} {header}"
     text = ""
     if kind.known:
-        # A function of its own, so that the usual way saves no register.
-        asked = declaration(f"asked_{symbol.name}", symbol.arguments, names)
-        text = f"static NOINLINE {symbol.result} {asked}\n{{\n" + "\n".join(body) + "\n}\n\n"
-        body = [f"\tif ({kind.known.format(**words)})\n\t\treturn {call};"]
-        body.append(f"\treturn asked_{symbol.name}({', '.join(names)});")
+        # Functions of their own. The usual way is a jump: it saves no register, and touches no
+        # argument on the stack.
+        driver, asked, limited = (
+            f"{way}{symbol.name}" for way in ("driver.", "asked_", "limited_")
+        )
+        passes, known = kind.passes.format(**words), kind.known.format(**words)
+        jump = f"\n\treturn way({', '.join(names)});"
+        text = inner(symbol, asked, names, body)
+        body = [f"\tWAY({asked}) = {passes} ? {driver} : {asked};", jump]
+        text += inner(symbol, limited, names, body)
+        body = [f"\tWAY({asked}) = {asked};\n", f"\tif ({known})"]
+        body += [f"\t\tway = launch_is_free() ? {driver} : {limited};", jump[1:]]
     return f"{text}{prototype};\n{prototype}\n{{\n" + "\n".join(body) + "\n}\n"
+
+
+def inner(symbol: Symbol, name: str, names: list[str], body: list[str]) -> str:
+    """Return a function of a stub's own that takes the same arguments."""
+    assert symbol.arguments is not None
+    header = declaration(name, symbol.arguments, names)
+    return f"static NOINLINE {symbol.result} {header}\n{{\n" + "\n".join(body) + "\n}\n\n"
 
 
 def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
@@ -580,7 +601,8 @@ def hooks_source(symbols: list[Symbol], api: dict[str, Api]) -> str:
     lines = [BANNER.format(what="The hooks, and the table of names.")]
     lines.append('#include "hook_launch.h"\n#include "hook_local.h"\n')
     lines.append('#define EXPORT __attribute__((visibility("default")))')
-    lines.append("#define NOINLINE __attribute__((noinline))\n")
+    lines.append("#define NOINLINE __attribute__((noinline))")
+    lines.append("#define WAY(function) __typeof__(&(function)) way\n")
     lines += [stub(symbol, api[symbol.base]) for symbol in symbols if is_hooked(symbol, api)]
     lines.append(
         "#define ROW(symbol, hook, library) {#symbol, (void **)&driver.symbol, hook, library}"
@@ -605,10 +627,8 @@ def is_hooked(symbol: Symbol, api: dict[str, Api]) -> bool:
 def check_roles(symbol: Symbol, api: Api) -> None:
     """Refuse a line of api.tsv whose roles do not fit its class or its prototype."""
     kind = HOOKED[api.kind]
-    needed = set(re.findall(r"{(\w+)}", kind.begin + kind.end + kind.instead + kind.known)) - {
-        "number",
-        "thread",
-    }
+    code = kind.begin + kind.end + kind.instead + kind.known + kind.passes
+    needed = set(re.findall(r"{(\w+)}", code)) - {"number", "thread"}
     if needed != set(api.roles):
         raise SystemExit(f"api.tsv: {api.base}: class {api.kind} has the roles {sorted(needed)}")
     if symbol.arguments is None or max(api.roles.values(), default=-1) >= len(symbol.arguments):

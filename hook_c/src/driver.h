@@ -34,7 +34,8 @@ struct driver_name {
 extern const struct driver_name driver_names[]; /* sorted by symbol; hooks.gen.c */
 extern const size_t driver_names_count;
 
-extern struct driver driver; /* NULL: the loaded driver does not export it */
+extern struct driver driver
+	__attribute__((visibility("hidden"))); /* NULL: the loaded driver does not export it */
 extern uint32_t driver_found[DRIVER_LIBRARIES];
 
 /* 1: a loaded library's symbol table could not be changed. What the program finds through dlsym,

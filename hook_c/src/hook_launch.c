@@ -51,14 +51,15 @@ static void note_stream(struct launch_card *card, void *stream, uint64_t context
 		card->stream[card->stream_count++] = stream;
 }
 
-/* Under the lock. */
-static inline void add_launch(struct launch_card *card, struct throttle_class *class,
-			      uint64_t now_ns)
+/* Under the lock. Who has the card to itself is not looked at. */
+static inline __attribute__((always_inline)) void
+add_launch(struct launch_card *card, struct throttle_class *class, uint64_t now_ns)
 {
 	throttle_add(&card->throttle, class, now_ns);
 	if (card->window_end != &never_ends)
 		window_note_launch(card);
-	card_publish(card);
+	if (card->gate_end != &never_ends)
+		card_publish(card);
 }
 
 /* Adds a launch that may go, with the marks that it needs. Under the lock, which it lets go of;
@@ -79,7 +80,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	/* A sample lies between two marks of its own. */
 	must_mark |=
 		is_sampled && (throttle->open.launches != 0 || throttle->queue_end_ns < now_ns);
-	if (must_mark || is_apart(card, stream, context) || throttle->drained_ns != 0 ||
+	if (must_mark || is_apart(card, stream, context) || throttle->times_idle ||
 	    throttle_is_old(throttle, now_ns)) {
 		card_unlock(card);
 		marks_set(card, stream, context);
@@ -97,6 +98,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	class->is_graph = launch.is_graph;
 	class->is_dependent = launch.is_dependent;
 	add_launch(card, class, now_ns);
+	card_publish(card);
 	card_publish_pending(card);
 	card_unlock(card);
 }
@@ -147,51 +149,62 @@ static inline uint64_t end_of_turn(const struct launch_card *card)
 	return end_ns;
 }
 
+/* Under the lock. */
+static inline enum gate_way add_at_once(struct launch_card *card, uint64_t key, const void *stream,
+					bool has_end)
+{
+	if (card->stream_count > 1 || card->stream[0] != stream || card->context == 0 ||
+	    __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 ||
+	    __atomic_load_n(&launch_words.contexts, __ATOMIC_RELAXED) != 1)
+		return GATE_ASKS;
+
+	uint64_t now_ns = clock_near_ns();
+	struct throttle_class *class = throttle_class(&card->throttle, key);
+	uint64_t end_ns = end_of_turn(card);
+	struct throttle_gate gate = {
+		.end_ns = end_ns, .window_ns = end_ns == UINT64_MAX ? card->window_ns : UINT64_MAX};
+
+	if (!throttle_passes(&card->throttle, class, &gate, now_ns))
+		return GATE_ASKS;
+	if (throttle_must_measure(&card->throttle, class, now_ns))
+		return GATE_MEASURES;
+	if (!has_end && card->throttle.queue_end_ns <= now_ns)
+		return GATE_ASKS;
+	card->stream_count = 1;
+	if (card->only_stream == NO_STREAM)
+		card->only_stream = card->stream[0];
+	add_launch(card, class, now_ns);
+	return card->throttle.started_ns == 0 ? GATE_PASSED : GATE_STARTED;
+}
+
+enum gate_way gate_try(struct launch_card *card, uint64_t key, const void *stream, bool has_end)
+{
+	if (card == NULL || __atomic_load_n(&card->is_ready, __ATOMIC_ACQUIRE) == 0)
+		return GATE_ASKS;
+	card_lock(card);
+
+	enum gate_way way = add_at_once(card, key, stream, has_end);
+
+	card_unlock(card);
+	return way;
+}
+
 void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch launch, void *stream)
 {
 	struct launch_card *card = card_at_hand(tenant, stream);
+	enum gate_way way = gate_try(card, launch.key, stream, true);
 
-	call->gate = NULL;
+	call->gate = way == GATE_STARTED ? card : NULL;
 	call->is_marked = false;
-	if (card == NULL)
+	if (card == NULL || way == GATE_PASSED || way == GATE_STARTED)
 		return;
-	card_lock(card);
-
-	bool is_usual = card->stream_count <= 1 && card->stream[0] == stream &&
-			card->context != 0 &&
-			__atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) == 0 &&
-			__atomic_load_n(&tenant->contexts, __ATOMIC_RELAXED) == 1;
-
-	if (is_usual) {
-		uint64_t now_ns = clock_near_ns();
-		struct throttle_class *class = throttle_class(&card->throttle, launch.key);
-		uint64_t end_ns = end_of_turn(card);
-		struct throttle_gate gate = {.end_ns = end_ns,
-					     .window_ns = end_ns == UINT64_MAX ? card->window_ns
-									       : UINT64_MAX};
-
-		if (throttle_passes(&card->throttle, class, &gate, now_ns)) {
-			if (throttle_must_measure(&card->throttle, class, now_ns)) {
-				uint64_t context = card->context;
-
-				card_unlock(card);
-				marks_harvest(card);
-				card_lock(card);
-				add_measured(call, card, launch, stream, context, false);
-				return;
-			}
-			card->stream_count = 1;
-			if (card->only_stream == NO_STREAM)
-				card->only_stream = stream;
-			add_launch(card, class, now_ns);
-			if (card->throttle.started_ns != 0)
-				call->gate = card; /* when it has returned matters */
-			card_unlock(card);
-			return;
-		}
+	if (way == GATE_ASKS) {
+		gate_slowly(call, card, tenant, launch, stream);
+		return;
 	}
-	card_unlock(card);
-	gate_slowly(call, card, tenant, launch, stream);
+	marks_harvest(card);
+	card_lock(card);
+	add_measured(call, card, launch, stream, card->context, false);
 }
 
 void gate_end(struct hook_call *call)

@@ -13,12 +13,14 @@ struct launch_words {
 	const uint32_t *seq;
 	uint32_t free_seq;
 	uint32_t captures; /* of streams, that have begun and not ended */
+	uint32_t contexts; /* living ones of this process */
+	uint64_t room;     /* that each has for a thread's local memory, in LOCAL_UNITs */
 	/* By index in the limits; NULL: no launch has asked yet. Wiped by fork, never unmapped. */
 	struct launch_card *cards;
 	struct launch_card *only_card; /* where there is one; not ready in a forked child */
 };
 
-extern struct launch_words launch_words;
+extern struct launch_words launch_words __attribute__((visibility("hidden")));
 
 static inline bool launch_is_free(void)
 {
@@ -41,12 +43,38 @@ struct launch {
 	bool is_dependent; /* programmatic: it may begin before the one before it has ended */
 };
 
+enum gate_way {
+	GATE_PASSED,  /* it may go at once, and is counted */
+	GATE_STARTED, /* the same, on an idle card: when the driver's launch has returned matters */
+	GATE_ASKS,
+	GATE_MEASURES,
+};
+
+/* Whether the launch has to ask before it goes, or only something is to be measured. Nearly every
+ * one passes: in the stream of the one before it, and in the only context. `has_end`: gate_end
+ * follows; else no launch on an idle card passes. */
+enum gate_way gate_try(struct launch_card *card, uint64_t key, const void *stream, bool has_end);
+
+/* Where the process has one card only. Nothing follows. */
+static inline bool gate_passes(uint64_t key, const void *stream)
+{
+	return gate_try(__atomic_load_n(&launch_words.only_card, __ATOMIC_RELAXED), key, stream,
+			false) == GATE_PASSED;
+}
+
 /* Lets the launch through when it may go, and counts it. gate_end must follow. */
 void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch launch, void *stream);
 void gate_end(struct hook_call *call);
 
 /* Events die with their context, marks must stand in a stream before that goes. */
 void gate_forget_context(uint64_t context);
+
+static inline void *launch_stream(void *stream, bool is_thread)
+{
+	return stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream;
+}
+
+#define LAUNCH_DEPENDENT (UINT64_C(1) << 63) /* launches are of other classes than without */
 
 static inline uint64_t launch_key(const void *function, const uint32_t grid_and_block[6])
 {
@@ -65,6 +93,20 @@ static inline bool launch_is_dependent(const struct cuda_launch_config *config)
 		    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
 			return config->attributes[i].value.allowed != 0;
 	return false;
+}
+
+static inline uint64_t launch_config_key(const struct cuda_launch_config *config,
+					 const void *function)
+{
+	return launch_key(function, config->grid_and_block) ^
+	       (launch_is_dependent(config) ? LAUNCH_DEPENDENT : 0);
+}
+
+static inline bool launch_config_passes(const struct cuda_launch_config *config,
+					const void *function, bool is_thread)
+{
+	return config != NULL && gate_passes(launch_config_key(config, function),
+					     launch_stream(config->stream, is_thread));
 }
 
 #endif

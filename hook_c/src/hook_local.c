@@ -6,17 +6,11 @@
  * the launch. Measured on an H100 with drivers of CUDA 13.0, exact to the MiB. */
 #include "hook_local.h"
 
-#include "hook_launch.h"
-
 #include "sys.h"
-
-#define DEPENDENT (UINT64_C(1) << 63) /* launches are of other classes than without */
 
 /* Read by every launch: kernels and the units of local memory that they need. A word holds the
  * address in its upper 48 bits; two kernels of one place displace each other. */
 uint64_t local_known[LOCAL_PLACES];
-/* What every context of this process is known to have room for. */
-uint64_t local_floor = LOCAL_UNITS(LOCAL_FIRST_BYTES);
 
 static void lock_local(struct tenant *tenant)
 {
@@ -31,7 +25,7 @@ static void unlock_local(struct tenant *tenant)
 
 /* Under the lock. Launches ask no further where the process has one context only, which is nearly
  * always: then what that one has room for is enough to know. */
-static void set_floor(const struct tenant *tenant)
+static void set_room(const struct tenant *tenant)
 {
 	uint64_t bytes = LOCAL_FIRST_BYTES;
 	unsigned int grown = 0;
@@ -45,7 +39,8 @@ static void set_floor(const struct tenant *tenant)
 	if (grown != 1 || tenant->contexts != 1)
 		bytes = LOCAL_FIRST_BYTES;
 	/* Rounded down: the kernels' needs are rounded up. */
-	__atomic_store_n(&local_floor, bytes / LOCAL_UNIT_BYTES, __ATOMIC_RELAXED);
+	__atomic_store_n(&launch_words.room, bytes / LOCAL_UNIT_BYTES, __ATOMIC_RELAXED);
+	__atomic_store_n(&launch_words.contexts, tenant->contexts, __ATOMIC_RELAXED);
 }
 
 static void remember(const void *function, uint64_t bytes)
@@ -226,7 +221,7 @@ int local_end(struct hook_call *call, int status)
 		if (status == CUDA_SUCCESS && call->entry.bytes > local->settled)
 			local->settled = call->entry.bytes;
 		shrink(tenant, local);
-		set_floor(tenant);
+		set_room(tenant);
 	}
 	unlock_local(tenant);
 	return status;
@@ -236,7 +231,7 @@ void local_context_made(struct tenant *tenant)
 {
 	lock_local(tenant);
 	tenant->contexts++;
-	set_floor(tenant);
+	set_room(tenant);
 	unlock_local(tenant);
 }
 
@@ -252,7 +247,7 @@ void local_context_gone(struct tenant *tenant, uint64_t context)
 			      (local->charged - LOCAL_FIRST_BYTES) * local->threads);
 		*local = (struct tenant_local){0};
 	}
-	set_floor(tenant);
+	set_room(tenant);
 	unlock_local(tenant);
 	local_forget_kernels();
 	if (context != 0)
@@ -291,8 +286,7 @@ static int charge_kernel(struct hook_call *call, void *function, void *stream,
 		       : local_begin(call, *tenant, stream, bytes);
 }
 
-static int begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
-		 void *stream, bool is_thread, bool is_dependent)
+static int begin(struct hook_call *call, void *function, struct launch launch, void *stream)
 {
 	struct tenant *tenant = tenant_joined();
 	int status = CUDA_SUCCESS;
@@ -301,23 +295,18 @@ static int begin(struct hook_call *call, void *function, const uint32_t *grid_an
 	call->gate = NULL;
 	if (function == NULL)
 		return CUDA_SUCCESS;
-	if (stream == NULL && is_thread)
-		stream = (void *)STREAM_PER_THREAD;
 	if (tenant == NULL || !launch_is_known(function))
 		status = charge_kernel(call, function, stream, &tenant);
 	if (status == CUDA_SUCCESS && tenant != NULL && !launch_is_free())
-		gate_begin(call, tenant,
-			   (struct launch){.key = launch_key(function, grid_and_block) ^
-						  (is_dependent ? DEPENDENT : 0),
-					   .is_dependent = is_dependent},
-			   stream);
+		gate_begin(call, tenant, launch, stream);
 	return status;
 }
 
 int launch_begin(struct hook_call *call, void *function, const uint32_t *grid_and_block,
 		 void *stream, bool is_thread)
 {
-	return begin(call, function, grid_and_block, stream, is_thread, false);
+	return begin(call, function, (struct launch){.key = launch_key(function, grid_and_block)},
+		     launch_stream(stream, is_thread));
 }
 
 int launch_end(struct hook_call *call, int status)
@@ -333,8 +322,10 @@ int launch_config_begin(struct hook_call *call, const void *config, void *functi
 	call->tenant = NULL;
 	call->gate = NULL;
 	return launch == NULL ? CUDA_SUCCESS
-			      : begin(call, function, launch->grid_and_block, launch->stream,
-				      is_thread, launch_is_dependent(launch));
+			      : begin(call, function,
+				      (struct launch){.key = launch_config_key(launch, function),
+						      .is_dependent = launch_is_dependent(launch)},
+				      launch_stream(launch->stream, is_thread));
 }
 
 /* One kernel a card, which wait for each other: all are charged, or the call is refused. */
@@ -382,7 +373,7 @@ int context_limit_end(struct hook_call *call, int status, int limit, uint64_t by
 	if (local != NULL) {
 		local->settled = LOCAL_FIRST_BYTES;
 		shrink(tenant, local);
-		set_floor(tenant);
+		set_room(tenant);
 	}
 	unlock_local(tenant);
 	return status;

@@ -4,14 +4,14 @@
 #define VGPU_HOOK_LOCAL_H
 
 #include "hook.h"
+#include "hook_launch.h"
 
 #define LOCAL_FIRST_BYTES UINT64_C(1024) /* a thread, with which a context begins */
 #define LOCAL_UNIT_BYTES UINT64_C(16)
 #define LOCAL_UNITS(bytes) (((bytes) + LOCAL_UNIT_BYTES - 1) / LOCAL_UNIT_BYTES)
 #define LOCAL_PLACES 2048
 
-extern uint64_t local_known[LOCAL_PLACES];
-extern uint64_t local_floor;
+extern uint64_t local_known[LOCAL_PLACES] __attribute__((visibility("hidden")));
 
 static inline unsigned int local_place(const void *function)
 {
@@ -20,13 +20,14 @@ static inline unsigned int local_place(const void *function)
 
 _Static_assert(LOCAL_PLACES == 1 << (64 - 53), "local_place takes eleven bits");
 
-/* Nearly every launch: the kernel has been seen, and every context has room for it. Two loads. */
+/* Nearly every launch: the kernel has been seen, and every context has room for it. */
 static inline bool launch_is_known(const void *function)
 {
 	uint64_t word = __atomic_load_n(&local_known[local_place(function)], __ATOMIC_RELAXED);
 
 	return word >> 16 == (uint64_t)(uintptr_t)function &&
-	       (word & UINT16_MAX) <= __atomic_load_n(&local_floor, __ATOMIC_RELAXED) && word != 0;
+	       (word & UINT16_MAX) <= __atomic_load_n(&launch_words.room, __ATOMIC_RELAXED) &&
+	       word != 0;
 }
 
 /* Bytes a thread; 0 for what is no kernel. */

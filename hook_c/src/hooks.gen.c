@@ -7,6 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define NOINLINE __attribute__((noinline))
+#define WAY(function) __typeof__(&(function)) way
 
 EXPORT int cuArray3DCreate(void **out, const void *descriptor);
 EXPORT int cuArray3DCreate(void **out, const void *descriptor)
@@ -588,12 +589,21 @@ static NOINLINE int asked_cuLaunch(void *function)
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunch(void *function)
+{
+	WAY(asked_cuLaunch) = gate_passes(launch_key(function, NULL), launch_stream(NULL, false)) ? driver.cuLaunch : asked_cuLaunch;
+
+	return way(function);
+}
+
 EXPORT int cuLaunch(void *function);
 EXPORT int cuLaunch(void *function)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunch(function);
-	return asked_cuLaunch(function);
+	WAY(asked_cuLaunch) = asked_cuLaunch;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunch : limited_cuLaunch;
+	return way(function);
 }
 
 static NOINLINE int asked_cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
@@ -608,12 +618,21 @@ static NOINLINE int asked_cuLaunchCooperativeKernel(void *function, unsigned int
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
+{
+	WAY(asked_cuLaunchCooperativeKernel) = gate_passes(launch_key(function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz)), launch_stream(stream, false)) ? driver.cuLaunchCooperativeKernel : asked_cuLaunchCooperativeKernel;
+
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+}
+
 EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9);
 EXPORT int cuLaunchCooperativeKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
-	return asked_cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	WAY(asked_cuLaunchCooperativeKernel) = asked_cuLaunchCooperativeKernel;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchCooperativeKernel : limited_cuLaunchCooperativeKernel;
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
 }
 
 EXPORT int cuLaunchCooperativeKernelMultiDevice(void *list, unsigned int count, unsigned int a2);
@@ -641,12 +660,21 @@ static NOINLINE int asked_cuLaunchCooperativeKernel_ptsz(void *function, unsigne
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
+{
+	WAY(asked_cuLaunchCooperativeKernel_ptsz) = gate_passes(launch_key(function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz)), launch_stream(stream, true)) ? driver.cuLaunchCooperativeKernel_ptsz : asked_cuLaunchCooperativeKernel_ptsz;
+
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+}
+
 EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9);
 EXPORT int cuLaunchCooperativeKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchCooperativeKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
-	return asked_cuLaunchCooperativeKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
+	WAY(asked_cuLaunchCooperativeKernel_ptsz) = asked_cuLaunchCooperativeKernel_ptsz;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchCooperativeKernel_ptsz : limited_cuLaunchCooperativeKernel_ptsz;
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9);
 }
 
 static NOINLINE int asked_cuLaunchGrid(void *function, int a1, int a2)
@@ -661,12 +689,21 @@ static NOINLINE int asked_cuLaunchGrid(void *function, int a1, int a2)
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchGrid(void *function, int a1, int a2)
+{
+	WAY(asked_cuLaunchGrid) = gate_passes(launch_key(function, NULL), launch_stream(NULL, false)) ? driver.cuLaunchGrid : asked_cuLaunchGrid;
+
+	return way(function, a1, a2);
+}
+
 EXPORT int cuLaunchGrid(void *function, int a1, int a2);
 EXPORT int cuLaunchGrid(void *function, int a1, int a2)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchGrid(function, a1, a2);
-	return asked_cuLaunchGrid(function, a1, a2);
+	WAY(asked_cuLaunchGrid) = asked_cuLaunchGrid;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchGrid : limited_cuLaunchGrid;
+	return way(function, a1, a2);
 }
 
 static NOINLINE int asked_cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
@@ -681,12 +718,21 @@ static NOINLINE int asked_cuLaunchGridAsync(void *function, int a1, int a2, void
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
+{
+	WAY(asked_cuLaunchGridAsync) = gate_passes(launch_key(function, NULL), launch_stream(stream, false)) ? driver.cuLaunchGridAsync : asked_cuLaunchGridAsync;
+
+	return way(function, a1, a2, stream);
+}
+
 EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream);
 EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchGridAsync(function, a1, a2, stream);
-	return asked_cuLaunchGridAsync(function, a1, a2, stream);
+	WAY(asked_cuLaunchGridAsync) = asked_cuLaunchGridAsync;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchGridAsync : limited_cuLaunchGridAsync;
+	return way(function, a1, a2, stream);
 }
 
 static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
@@ -701,12 +747,21 @@ static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int gx, unsign
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	WAY(asked_cuLaunchKernel) = gate_passes(launch_key(function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz)), launch_stream(stream, false)) ? driver.cuLaunchKernel : asked_cuLaunchKernel;
+
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+}
+
 EXPORT int cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10);
 EXPORT int cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
-	return asked_cuLaunchKernel(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	WAY(asked_cuLaunchKernel) = asked_cuLaunchKernel;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchKernel : limited_cuLaunchKernel;
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
 }
 
 static NOINLINE int asked_cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
@@ -721,12 +776,21 @@ static NOINLINE int asked_cuLaunchKernelEx(const void *config, void *function, v
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
+{
+	WAY(asked_cuLaunchKernelEx) = launch_config_passes(config, function, false) ? driver.cuLaunchKernelEx : asked_cuLaunchKernelEx;
+
+	return way(config, function, a2, a3);
+}
+
 EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3);
 EXPORT int cuLaunchKernelEx(const void *config, void *function, void **a2, void **a3)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchKernelEx(config, function, a2, a3);
-	return asked_cuLaunchKernelEx(config, function, a2, a3);
+	WAY(asked_cuLaunchKernelEx) = asked_cuLaunchKernelEx;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchKernelEx : limited_cuLaunchKernelEx;
+	return way(config, function, a2, a3);
 }
 
 static NOINLINE int asked_cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
@@ -741,12 +805,21 @@ static NOINLINE int asked_cuLaunchKernelEx_ptsz(const void *config, void *functi
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
+{
+	WAY(asked_cuLaunchKernelEx_ptsz) = launch_config_passes(config, function, true) ? driver.cuLaunchKernelEx_ptsz : asked_cuLaunchKernelEx_ptsz;
+
+	return way(config, function, a2, a3);
+}
+
 EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3);
 EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *function, void **a2, void **a3)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchKernelEx_ptsz(config, function, a2, a3);
-	return asked_cuLaunchKernelEx_ptsz(config, function, a2, a3);
+	WAY(asked_cuLaunchKernelEx_ptsz) = asked_cuLaunchKernelEx_ptsz;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchKernelEx_ptsz : limited_cuLaunchKernelEx_ptsz;
+	return way(config, function, a2, a3);
 }
 
 static NOINLINE int asked_cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
@@ -761,12 +834,21 @@ static NOINLINE int asked_cuLaunchKernel_ptsz(void *function, unsigned int gx, u
 	return launch_end(&call, status);
 }
 
+static NOINLINE int limited_cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
+{
+	WAY(asked_cuLaunchKernel_ptsz) = gate_passes(launch_key(function, LAUNCH_SHAPE(gx, gy, gz, bx, by, bz)), launch_stream(stream, true)) ? driver.cuLaunchKernel_ptsz : asked_cuLaunchKernel_ptsz;
+
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+}
+
 EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10);
 EXPORT int cuLaunchKernel_ptsz(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
-	if (launch_is_free() && launch_is_known(function))
-		return driver.cuLaunchKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
-	return asked_cuLaunchKernel_ptsz(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
+	WAY(asked_cuLaunchKernel_ptsz) = asked_cuLaunchKernel_ptsz;
+
+	if (launch_is_known(function))
+		way = launch_is_free() ? driver.cuLaunchKernel_ptsz : limited_cuLaunchKernel_ptsz;
+	return way(function, gx, gy, gz, bx, by, bz, a7, stream, a9, a10);
 }
 
 EXPORT int cuLibraryUnload(void *a0);

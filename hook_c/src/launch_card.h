@@ -41,21 +41,22 @@ struct line {
 	void *spare[EVENTS];
 };
 
-/* First what every launch looks at. */
+/* First what every launch looks at: a line of the processor's cache here, and one of the throttle.
+ */
 struct launch_card {
 	uint32_t locked;
 	uint16_t is_ready;
 	uint16_t index;
-	uint32_t stream_count; /* of the open interval */
-	uint32_t syncing;      /* threads that wait for the card */
-	uint64_t context;      /* of it or, with no stream yet, of the one before it */
-	const struct region *region;
+	uint32_t stream_count;      /* of the open interval */
+	uint32_t syncing;           /* threads that wait for the card */
+	uint64_t context;           /* of it or, with no stream yet, of the one before it */
 	void *only_stream;          /* since the card was last known to be dry */
 	const uint64_t *gate_end;   /* of the slot; never_ends without an arbiter */
 	const uint64_t *window_end; /* of all cards; never_ends for a single one */
 	uint64_t window_ns;
 	void *stream[STREAMS];
 	struct throttle throttle __attribute__((aligned(64)));
+	const struct region *region;
 	uint32_t harvesting; /* one thread at a time, and never waited for */
 	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;
@@ -73,7 +74,10 @@ struct launch_card {
 #define SEVERAL_STREAMS ((void *)(~(uintptr_t)0 - 1))
 
 /* Of no slot and no window. */
-extern const uint64_t never_ends;
+extern const uint64_t never_ends __attribute__((visibility("hidden")));
+
+_Static_assert(offsetof(struct launch_card, stream) == 64 - sizeof(void *),
+	       "what every launch looks at is in one line");
 
 static inline void card_lock(struct launch_card *card)
 {
@@ -107,7 +111,7 @@ static inline struct vgpu_usage_device *card_published(const struct launch_card 
 /* Under the lock: predicted work that is under way. */
 static inline void card_publish_pending(const struct launch_card *card)
 {
-	__atomic_store_n(&card_published(card)->pending_ns, card->throttle.pending_ns,
+	__atomic_store_n(&card_published(card)->pending_ns, throttle_pending(&card->throttle),
 			 __ATOMIC_RELAXED);
 }
 

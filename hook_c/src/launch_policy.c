@@ -2,6 +2,7 @@
 #include "launch_policy.h"
 
 #include "hook_launch.h"
+#include "hook_local.h"
 #include "throttle.h"
 
 #define BATCH_NS 500000
@@ -11,7 +12,10 @@
 #define HEARTBEAT_NS 200000000      /* an arbiter that is silent for longer is gone */
 
 static const uint32_t not_free = 1;
-struct launch_words launch_words __attribute__((aligned(64))) = {.seq = &not_free};
+struct launch_words launch_words
+	__attribute__((aligned(64))) = {.seq = &not_free, .room = LOCAL_UNITS(LOCAL_FIRST_BYTES)};
+
+_Static_assert(sizeof(launch_words) <= 64, "in one line");
 
 /* Whoever writes limits writes 1 to 100. What is none of these promises nothing, and gets the
  * least. */

@@ -181,4 +181,5 @@ struct tenant *tenant_joined(void)
 void tenant_refuse(struct tenant *tenant)
 {
 	__atomic_store_n(&tenant->stage, STAGE_REFUSED, __ATOMIC_RELEASE);
+	__atomic_store_n(&launch_words.only_card, NULL, __ATOMIC_RELAXED); /* launches ask again */
 }

@@ -59,14 +59,14 @@ struct throttle_class *throttle_search(struct throttle *throttle, uint64_t key)
 	return oldest;
 }
 
-bool throttle_must_sample(const struct throttle_class *class)
-{
-	return class->samples == 0 || class->until_sample <= 1;
-}
-
 static uint32_t batch_of(const struct throttle_class *class)
 {
 	return class->proven < THROTTLE_TRUSTED ? 1 + class->proven / THROTTLE_TRUST : UINT32_MAX;
+}
+
+static uint64_t all_launches(const struct throttle *throttle)
+{
+	return throttle->closed_launches + throttle->open.launches;
 }
 
 bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *class)
@@ -75,7 +75,7 @@ bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *clas
 		return true;
 	if (throttle->finished < class->batch_begun && !throttle->may_wait)
 		return false;
-	class->batch_begun = throttle->launched;
+	class->batch_begun = all_launches(throttle);
 	class->left = batch_of(class);
 	return true;
 }
@@ -93,53 +93,27 @@ bool throttle_must_part(const struct throttle *throttle, const struct throttle_c
 	       throttle->open.key == class->key;
 }
 
-void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns)
+void throttle_add_first(struct throttle *throttle, const struct throttle_class *class,
+			bool is_start, uint64_t now_ns)
 {
 	struct throttle_interval *open = &throttle->open;
-	uint64_t start = throttle_start(throttle, now_ns);
-	uint64_t cost = class->samples == 0 ? THROTTLE_UNKNOWN_NS : class->cost_ns;
-	bool is_start = start > throttle->queue_end_ns;
 
-	throttle->started_ns = is_start && (open->launches == 0 || !class->is_graph) ? start : 0;
-	if (open->launches == 0) {
-		open->start_ns = now_ns + THROTTLE_START_NS;
-		open->starts = is_start;
-		open->key = class->key;
-		open->has_unknown = false;
-		open->begun_ns = now_ns;
-		open->is_graph = class->is_graph;
-	} else {
-		uint64_t idle = less(start, throttle->queue_end_ns);
+	open->start_ns = now_ns + THROTTLE_START_NS;
+	open->starts = is_start;
+	open->key = class->key;
+	open->has_unknown = false;
+	open->begun_ns = now_ns;
+	open->is_graph = class->is_graph;
+}
 
-		open->idle_ns += idle;
-		open->starts += is_start;
-		throttle->pending_idle_ns += idle;
-		if (open->key != class->key)
-			open->key = open->has_unknown ? open->key : 0;
-	}
+void throttle_add_sample(struct throttle *throttle, struct throttle_class *class)
+{
 	if (class->samples == 0) {
 		class->is_out = 1;
-		open->key = class->key;
-		open->has_unknown = true;
+		throttle->open.key = class->key;
+		throttle->open.has_unknown = true;
 	}
-	throttle->is_known_dry = false;
-	throttle->drained_ns = 0;
-	if (throttle_must_sample(class))
-		throttle->wants_idle = true;
-	open->launches++;
-	throttle->launched++;
-	if (class->left != 0) {
-		class->left--;
-		class->proven += class->proven < THROTTLE_TRUSTED;
-	}
-	open->gaps += class->gaps;
-	open->dependent += !is_start && class->is_dependent;
-	open->predicted_ns += cost;
-	open->least_ns += class->samples == 0 ? cost : class->least_ns;
-	throttle->queue_end_ns = start + cost;
-	throttle->pending_ns += cost;
-	throttle->tokens_ns -= (int64_t)(cost + class->doubt_ns);
-	class->launches++;
+	throttle->wants_idle = true;
 	if (class->until_sample <= 1)
 		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
 	else
@@ -157,12 +131,10 @@ void throttle_launched(struct throttle *throttle, uint64_t now_ns)
 	if (throttle->started_ns == 0 || open->launches == 0 || later > LONGEST_COLD_LAUNCH_NS ||
 	    (is_only && open->is_graph))
 		return;
-	if (is_only) {
+	if (is_only)
 		open->start_ns += later;
-	} else {
+	else
 		open->idle_ns += later;
-		throttle->pending_idle_ns += later;
-	}
 	throttle->started_ns = 0;
 	throttle->queue_end_ns += later;
 }
@@ -186,6 +158,9 @@ struct throttle_interval throttle_close(struct throttle *throttle)
 {
 	struct throttle_interval closed = throttle->open;
 
+	throttle->closed_ns += closed.predicted_ns;
+	throttle->closed_idle_ns += closed.idle_ns;
+	throttle->closed_launches += closed.launches;
 	if (throttle->bracket_ns != 0 && closed.launches == 1 && closed.returned_ns != 0 &&
 	    closed.returned_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS)
 		close_bracket(throttle, &closed);
@@ -198,7 +173,7 @@ void throttle_bracket(struct throttle *throttle, struct throttle_interval *close
 {
 	if (throttle->open.launches == 0) /* no other thread's */
 		throttle->bracket_ns = now_ns;
-	if (throttle->drained_ns != 0)
+	if (throttle->times_idle)
 		closed->known_idle_ns = less(now_ns, throttle->drained_ns);
 }
 
@@ -206,7 +181,7 @@ void throttle_late(struct throttle *throttle, struct throttle_interval *closed, 
 {
 	closed->is_bracketed = false;
 	closed->idle_ns += idle_ns;
-	throttle->pending_idle_ns += idle_ns;
+	throttle->closed_idle_ns += idle_ns;
 }
 
 /* More than noise. */
@@ -262,7 +237,7 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->until_sample = 1;
 		/* All that is out went at the old price. */
 		class->proven = THROTTLE_TRUSTED;
-		class->batch_begun = throttle->launched;
+		class->batch_begun = all_launches(throttle);
 		class->left = 0;
 	} else if (is_far_above(expected_ns, busy_ns))
 		class->until_sample = 1;
@@ -325,20 +300,24 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 		throttle->finished += interval->launches;
 		busy = measured(interval, span, whole);
 		learn(throttle, interval, busy);
-		throttle->pending_ns = less(throttle->pending_ns, interval->predicted_ns);
-		throttle->pending_idle_ns = less(throttle->pending_idle_ns, interval->idle_ns);
+		throttle->closed_ns = less(throttle->closed_ns, interval->predicted_ns);
+		throttle->closed_idle_ns = less(throttle->closed_idle_ns, interval->idle_ns);
 		busy -= gaps_in(interval, busy);
 		throttle->busy_ns += busy;
 	}
-	throttle->queue_end_ns = least(end_ns + throttle->pending_ns + throttle->pending_idle_ns,
-				       most(now_ns + throttle->pending_ns, end_ns));
+
+	uint64_t pending_ns = throttle_pending(throttle);
+	uint64_t idle_ns = throttle->closed_idle_ns + throttle->open.idle_ns;
+
+	throttle->queue_end_ns =
+		least(end_ns + pending_ns + idle_ns, most(now_ns + pending_ns, end_ns));
 	return busy;
 }
 
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
 			 uint64_t now_ns)
 {
-	uint64_t later = less(throttle->pending_ns, oldest->predicted_ns);
+	uint64_t later = less(throttle_pending(throttle), oldest->predicted_ns);
 
 	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns + THROTTLE_START_NS + later);
 }
@@ -370,6 +349,7 @@ void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_
 	 * is what the wait and the start took. */
 	if (throttle->wants_idle && throttle->open.launches == 0) {
 		throttle->wants_idle = false;
+		throttle->times_idle = true;
 		throttle->drained_ns = now_ns;
 	}
 }

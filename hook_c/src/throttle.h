@@ -14,6 +14,7 @@
 #define VGPU_THROTTLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define THROTTLE_CLASSES 1024
@@ -63,17 +64,17 @@ struct throttle_class {
 } __attribute__((aligned(64)));
 
 struct throttle_interval {
-	uint64_t launches;
 	uint64_t predicted_ns;
-	uint64_t least_ns; /* the least that it is likely to take */
 	uint64_t idle_ns;
-	uint64_t start_ns;      /* before which its first launch cannot have begun */
-	uint64_t starts;        /* of its launches, on an idle card */
-	uint64_t dependent;     /* launches that no gap lies before */
+	uint64_t begun_ns; /* when its first launch was made */
+	uint64_t key;      /* of the only class in it; 0: several */
+	uint32_t launches;
+	uint32_t starts;        /* of its launches, on an idle card */
+	uint64_t least_ns;      /* the least that it is likely to take */
 	uint64_t gaps;          /* in the graphs that were launched */
-	uint64_t begun_ns;      /* when its first launch was made */
+	uint64_t dependent;     /* launches that no gap lies before */
+	uint64_t start_ns;      /* before which its first launch cannot have begun */
 	uint64_t returned_ns;   /* when the driver has made its first launch, if that is known */
-	uint64_t key;           /* of the only class in it; 0: several */
 	uint64_t known_idle_ns; /* of one without launches: from a wait's return to its mark */
 	bool has_unknown;       /* `key` is the unknown one */
 	bool is_in_order;       /* all of it in one stream */
@@ -81,29 +82,33 @@ struct throttle_interval {
 	bool is_graph;          /* its first launch is a graph's */
 };
 
-/* First what every launch changes. */
+/* First one line of the processor's cache: all that nearly every launch reads and changes. */
 struct throttle {
 	uint64_t queue_end_ns; /* predicted: then the card has done all that was launched */
 	int64_t tokens_ns;     /* predicted work that may be launched without a closer look */
-	uint64_t pending_ns;   /* predicted work in the open interval and in unfinished ones */
-	uint64_t pending_idle_ns;
-	uint64_t drained_ns; /* when a wait returned that the next launch's idle time is of */
-	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
 	bool is_known_dry; /* a wait for everything has returned, and nothing was launched since */
+	bool times_idle;   /* the next launch's idle time is to be measured, from `drained_ns` on */
 	bool wants_idle;   /* idle time is to be measured after the next wait */
 	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
 	struct throttle_interval open;
-	uint64_t launched;    /* all of them */
-	uint64_t finished;    /* those that have been measured */
-	uint64_t busy_ns;     /* measured, of this process; without the gaps */
-	uint64_t last_end_ns; /* of the last finished interval */
-	uint64_t bracket_ns;  /* when the open interval's first mark was made, on an idle card */
-	uint64_t drain_ns;    /* learnt: an idle start after a wait takes so much longer */
-	uint64_t launch_ns;   /* learnt: of the driver's own launch */
+	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
+	uint64_t closed_ns;  /* predicted work in intervals that are closed and not finished */
+	uint64_t closed_idle_ns;
+	uint64_t closed_launches; /* all before the open interval */
+	uint64_t drained_ns;      /* when a wait returned */
+	uint64_t finished;        /* launches that have been measured */
+	uint64_t busy_ns;         /* measured, of this process; without the gaps */
+	uint64_t last_end_ns;     /* of the last finished interval */
+	uint64_t bracket_ns; /* when the open interval's first mark was made, on an idle card */
+	uint64_t drain_ns;   /* learnt: an idle start after a wait takes so much longer */
+	uint64_t launch_ns;  /* learnt: of the driver's own launch */
 	struct throttle_account account;
 	struct throttle_class class[THROTTLE_CLASSES] __attribute__((aligned(64)));
 };
+
+_Static_assert(offsetof(struct throttle, open.least_ns) == 64,
+	       "one line is changed by every launch");
 
 /* What one launch needs to be let through at once. */
 struct throttle_gate {
@@ -127,6 +132,12 @@ static inline struct throttle_class *throttle_class(struct throttle *throttle, u
 	struct throttle_class *first = &throttle->class[throttle_place(key)];
 
 	return first->key == key ? first : throttle_search(throttle, key);
+}
+
+/* Predicted work in the open interval and in unfinished ones. */
+static inline uint64_t throttle_pending(const struct throttle *throttle)
+{
+	return throttle->closed_ns + throttle->open.predicted_ns;
 }
 
 static inline uint64_t throttle_start(const struct throttle *throttle, uint64_t now_ns)
@@ -173,7 +184,7 @@ static inline bool throttle_passes(const struct throttle *throttle,
 static inline bool throttle_must_measure(const struct throttle *throttle,
 					 const struct throttle_class *class, uint64_t now_ns)
 {
-	return class->until_sample <= 1 || throttle->drained_ns != 0 ||
+	return class->until_sample <= 1 || throttle->times_idle ||
 	       throttle_is_in_doubt(throttle, now_ns);
 }
 
@@ -188,15 +199,63 @@ void throttle_give_up(struct throttle_class *class);
 /* Whether the launch is the first one of a batch, and the one before lies in the open interval. */
 bool throttle_must_part(const struct throttle *throttle, const struct throttle_class *class);
 
+/* Whether the launch's cost is to be measured by itself, between two marks. */
+static inline bool throttle_must_sample(const struct throttle_class *class)
+{
+	return class->samples == 0 || class->until_sample <= 1;
+}
+
+/* The first launch of an interval, and one that is to be measured by itself. */
+void throttle_add_first(struct throttle *throttle, const struct throttle_class *class,
+			bool is_start, uint64_t now_ns);
+void throttle_add_sample(struct throttle *throttle, struct throttle_class *class);
+
 /* Adds a launch to the open interval. */
-void throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns);
+static inline __attribute__((always_inline)) void
+throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns)
+{
+	struct throttle_interval *open = &throttle->open;
+	uint64_t start_ns = throttle_start(throttle, now_ns);
+	bool is_start = start_ns > throttle->queue_end_ns;
+	bool is_unknown = class->samples == 0;
+	uint64_t cost_ns = is_unknown ? THROTTLE_UNKNOWN_NS : class->cost_ns;
+
+	throttle->started_ns = is_start && (open->launches == 0 || !class->is_graph) ? start_ns : 0;
+	if (open->launches == 0) {
+		throttle_add_first(throttle, class, is_start, now_ns);
+	} else {
+		if (is_start) {
+			open->idle_ns += start_ns - throttle->queue_end_ns;
+			open->starts++;
+		}
+		if (open->key != class->key && open->key != 0 && !open->has_unknown)
+			open->key = 0;
+	}
+	throttle->is_known_dry = false;
+	throttle->times_idle = false;
+	open->launches++;
+	open->predicted_ns += cost_ns;
+	open->least_ns += is_unknown ? cost_ns : class->least_ns;
+	if (class->gaps != 0)
+		open->gaps += class->gaps;
+	if (class->is_dependent && !is_start)
+		open->dependent++;
+	throttle->queue_end_ns = start_ns + cost_ns;
+	throttle->tokens_ns -= (int64_t)(cost_ns + class->doubt_ns);
+	if (class->left != 0) {
+		class->left--;
+		class->proven += class->proven < THROTTLE_TRUSTED;
+	}
+	class->launches++;
+	if (throttle_must_sample(class))
+		throttle_add_sample(throttle, class);
+	else
+		class->until_sample--;
+}
 
 /* The driver's launch has returned; to be said at once. On an idle card it begins no earlier: after
  * a sleep the driver takes much longer than usual. */
 void throttle_launched(struct throttle *throttle, uint64_t now_ns);
-
-/* Whether the launch's cost is to be measured by itself, between two marks. */
-bool throttle_must_sample(const struct throttle_class *class);
 
 /* Ends the open interval at a mark that is recorded now. */
 struct throttle_interval throttle_close(struct throttle *throttle);
