@@ -19,6 +19,7 @@ struct pool_call {
 	uint64_t bytes;
 	uint64_t growth; /* asked for */
 	uint64_t at;     /* of the pool, when the call began */
+	int waits;       /* hook_streams.c */
 	bool is_tight;
 };
 
@@ -107,9 +108,9 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 void wait_begin(struct hook_call *call);
 int wait_end(struct hook_call *call, int status);
 
-/* Gives back what has been freed in the order of streams and is done; `wait`: also what is so soon.
- * False: there was none. */
-bool freed_settle(struct tenant *tenant, bool wait);
+/* Gives back what has been freed in the order of streams and is done; `waits`, unless NULL: also
+ * what is so soon. False: there was none. */
+bool freed_settle(struct tenant *tenant, int *waits);
 
 /* A mapping of the object ends with what has been put into the stream so far. */
 void freed_object(struct tenant *tenant, uint64_t object, void *stream);
@@ -177,17 +178,22 @@ void graph_memory_settle(struct tenant *tenant, struct hook_call *call);
 /* Before memory that may be a pool's is freed in the order of a stream. */
 void streams_note_free(struct tenant *tenant, void *stream);
 
+/* One call of the program waits for a second at most before it is refused, whatever it waits for:
+ * everything on its way counts in the same `waits`, which begins with 0. False: it has waited
+ * enough. */
+bool wait_more(int *waits);
+
 /* Waits until the card has come to what has been freed so far in all streams but one (ALL_STREAMS:
- * in every one). False: it has not within a second. */
+ * in every one). False: it has not in time. */
 #define ALL_STREAMS ((void *)UINTPTR_MAX)
-bool streams_wait(struct tenant *tenant, const void *but);
+bool streams_wait(struct tenant *tenant, const void *but, int *waits);
 
 /* The stream ends; or a context, and all its streams with it. */
 void streams_forget(void *stream);
 void streams_forget_all(struct tenant *tenant);
 
-/* Waits for an event of ours and then lets the driver know; false: it takes too long. `waits`
- * counts over several events. */
+/* Waits for an event of ours and then lets the driver know; false: it takes too long. NULL: any
+ * time is too long. */
 bool event_wait(struct tenant *tenant, void *event, int *waits);
 
 /* hook_local.c */

@@ -158,7 +158,7 @@ int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t widt
 		return status;
 
 	if (tenant_joined() != NULL)
-		freed_settle(tenant, false);
+		freed_settle(tenant, NULL);
 
 	struct quota_view view = look_at(tenant, device_card(tenant, device));
 	uint64_t total = minimum(load_width(total_bytes, width), view.limit_bytes);

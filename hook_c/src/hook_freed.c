@@ -131,7 +131,7 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 			(void)table_put(&tenant->table, &call->entry);
 	}
 	exchange_capture_mode(&mode);
-	freed_settle(tenant, false);
+	freed_settle(tenant, NULL);
 	return status;
 }
 
@@ -151,23 +151,20 @@ void freed_object(struct tenant *tenant, uint64_t object, void *stream)
 	exchange_capture_mode(&mode);
 }
 
-/* The next state of one that is TENANT_FREED_TAKEN; TENANT_FREED_NONE: it is dropped. */
+/* The next state of one that is TENANT_FREED_TAKEN; TENANT_FREED_NONE: it is dropped. How long to
+ * wait for the card, and then for the driver, if at all. */
 static uint32_t settle_one(struct tenant *tenant, struct tenant_freed *freed, uint32_t state,
-			   bool wait, int *waits)
+			   int *event_waits, int *giving_waits)
 {
 	if (state == TENANT_FREED_PENDING) {
-		if (!wait && driver.cuEventQuery(freed->event) != CUDA_SUCCESS)
-			return TENANT_FREED_PENDING;
-		if (!event_wait(tenant, freed->event, waits))
+		if (!event_wait(tenant, freed->event, event_waits))
 			return TENANT_FREED_PENDING;
 		driver.cuEventDestroy_v2(freed->event);
 		freed->done = (struct tenant_done){.ns = clock_ns()};
 	}
-	while (!is_given_back(tenant, &freed->done)) {
-		if (!wait)
+	while (!is_given_back(tenant, &freed->done))
+		if (giving_waits == NULL || !wait_more(giving_waits))
 			return TENANT_FREED_DONE;
-		sys_sleep_ns(GIVING_WAIT_NS);
-	}
 	drop_place(tenant, freed);
 	return TENANT_FREED_NONE;
 }
@@ -180,25 +177,30 @@ static bool take_freed(struct tenant_freed *freed, uint32_t *state)
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-bool freed_settle(struct tenant *tenant, bool wait)
+static void settle_all(struct tenant *tenant, int *event_waits, int *giving_waits)
 {
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-
-	int waits = 0;
-
-	if (__atomic_load_n(&tenant->freed_count, __ATOMIC_ACQUIRE) == 0)
-		return false;
-	exchange_capture_mode(&mode);
 	for (unsigned int i = 0; i < TENANT_MAX_FREED; i++) {
 		struct tenant_freed *freed = &tenant->freed[i];
 		uint32_t state;
 
 		if (!take_freed(freed, &state))
 			continue;
-		state = settle_one(tenant, freed, state, wait, &waits);
+		state = settle_one(tenant, freed, state, event_waits, giving_waits);
 		if (state != TENANT_FREED_NONE)
 			__atomic_store_n(&freed->state, state, __ATOMIC_RELEASE);
 	}
+}
+
+bool freed_settle(struct tenant *tenant, int *waits)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (__atomic_load_n(&tenant->freed_count, __ATOMIC_ACQUIRE) == 0)
+		return false;
+	exchange_capture_mode(&mode);
+	settle_all(tenant, waits, NULL);
+	if (waits != NULL) /* the driver gives all of it back at the same time */
+		settle_all(tenant, NULL, waits);
 	exchange_capture_mode(&mode);
 	return true;
 }
@@ -215,7 +217,7 @@ int wait_end(struct hook_call *call, int status)
 	if (call->giving == NULL)
 		return status;
 	waits_leave(&call->giving->waits, call->waits_number);
-	freed_settle(call->giving, false);
+	freed_settle(call->giving, NULL);
 	pools_waited(call->giving);
 	return status;
 }

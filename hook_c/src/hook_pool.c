@@ -301,9 +301,9 @@ static bool is_any_crowded(struct tenant *tenant)
 }
 
 /* False: not all that is free could be given back, because the card has not come to it. */
-static bool trim_all(struct tenant *tenant)
+static bool trim_all(struct tenant *tenant, int *waits)
 {
-	bool is_idle = streams_wait(tenant, ALL_STREAMS);
+	bool is_idle = streams_wait(tenant, ALL_STREAMS, waits);
 
 	for (uint32_t i = 0; i < pool_count(tenant); i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
@@ -314,7 +314,7 @@ static bool trim_all(struct tenant *tenant)
 		pool_unpin(pool);
 	}
 	/* What other threads may take or are giving back at this moment is charged meanwhile. */
-	for (int waits = 0; waits < CROWD_WAITS && is_any_crowded(tenant); waits++)
+	for (int naps = 0; naps < CROWD_WAITS && is_any_crowded(tenant); naps++)
 		sys_sleep_ns(CROWD_WAIT_NS);
 	pools_settle(tenant);
 	return is_idle;
@@ -322,11 +322,12 @@ static bool trim_all(struct tenant *tenant)
 
 bool pools_trim_for(struct tenant *tenant)
 {
-	bool had_freed = freed_settle(tenant, true);
+	int waits = 0;
+	bool had_freed = freed_settle(tenant, &waits);
 
 	if (pool_count(tenant) == 0)
 		return had_freed;
-	trim_all(tenant);
+	trim_all(tenant, &waits);
 	return true;
 }
 
@@ -362,14 +363,17 @@ static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 static bool take_tight(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
 		       const void *stream)
 {
-	if (streams_wait(tenant, stream) && pool_call_begin_tight(tenant, pool, call, POOL_STEP))
-		return true;
-	freed_settle(tenant, false);
+	int *waits = &call->waits;
 
-	bool is_idle = trim_all(tenant);
+	if (streams_wait(tenant, stream, waits) &&
+	    pool_call_begin_tight(tenant, pool, call, POOL_STEP))
+		return true;
+	freed_settle(tenant, NULL);
+
+	bool is_idle = trim_all(tenant, waits);
 
 	return pool_call_begin(tenant, pool, call) ||
-	       (streams_wait(tenant, stream) &&
+	       (streams_wait(tenant, stream, waits) &&
 		pool_call_begin_tight(tenant, pool, call, is_idle ? POOL_STEP : UINT64_MAX));
 }
 
@@ -397,6 +401,7 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 
 	call->pool_call.bytes = bytes;
 	call->pool_call.growth = 0;
+	call->pool_call.waits = 0;
 	call->pool = has_handle ? pool_of_handle(tenant, handle)
 				: pool_of_device(tenant, device, &call->pool_call);
 	if (call->pool == NULL)
@@ -457,7 +462,7 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 	if (!settle_call(tenant, pool, &call->pool_call, status, *out)) {
 		/* Once more, if there is room for the most that it can take. */
 		status = CUDA_ERROR_OUT_OF_MEMORY;
-		trim_all(tenant);
+		trim_all(tenant, &call->pool_call.waits);
 		if (pool_call_begin(tenant, pool, &call->pool_call)) {
 			if (stream == NULL && is_thread)
 				stream = (void *)STREAM_PER_THREAD;
@@ -606,7 +611,7 @@ int pools_end(int status)
 
 	if (tenant == NULL)
 		return status;
-	freed_settle(tenant, false);
+	freed_settle(tenant, NULL);
 	pools_settle(tenant);
 	return status;
 }
@@ -626,6 +631,7 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 			 bool is_first)
 {
 	struct tenant_pool *pool = pool_of_graphs(tenant, device);
+	int waits = 0;
 
 	if (pool == NULL)
 		return false;
@@ -638,7 +644,7 @@ bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int devi
 			call->pool = pool;
 			return true;
 		}
-		trim_all(tenant); /* other graphs and pools may keep what nobody uses */
+		trim_all(tenant, &waits); /* other graphs and pools may keep what nobody uses */
 	}
 	pool_unpin(pool);
 	return false;

@@ -119,7 +119,7 @@ int object_map_array_end(struct hook_call *call, int status, const void *list, u
 			freed_object(tenant, changes[i].unmapped, stream);
 	}
 	sys_unmap(changes, count * sizeof(*changes));
-	freed_settle(tenant, false);
+	freed_settle(tenant, NULL);
 	return status;
 }
 

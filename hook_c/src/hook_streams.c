@@ -9,8 +9,9 @@
 
 #include "sys.h"
 
+/* In all 1 s: what a stream waits for may wait for this thread. */
 #define WAIT_NS 200000
-#define WAITS 5000 /* 1 s: what the stream waits for may wait for this thread */
+#define WAITS 5000
 #define USE_WAIT_NS 20000
 #define USE_WAITS 5000 /* 100 ms */
 
@@ -70,14 +71,20 @@ void streams_forget_all(struct tenant *tenant)
 			end_use(&tenant->stream[i]);
 }
 
+bool wait_more(int *waits)
+{
+	if (*waits == WAITS)
+		return false;
+	sys_sleep_ns(WAIT_NS);
+	++*waits;
+	return true;
+}
+
 bool event_wait(struct tenant *tenant, void *event, int *waits)
 {
-	while (driver.cuEventQuery(event) != CUDA_SUCCESS) {
-		if (*waits == WAITS)
+	while (driver.cuEventQuery(event) != CUDA_SUCCESS)
+		if (waits == NULL || !wait_more(waits))
 			return false;
-		sys_sleep_ns(WAIT_NS);
-		++*waits;
-	}
 
 	uint32_t number = waits_enter(&tenant->waits);
 	int status = driver.cuEventSynchronize(event);
@@ -115,11 +122,10 @@ static bool wait_for(struct tenant *tenant, struct tenant_stream *place, uint64_
 	return is_done;
 }
 
-bool streams_wait(struct tenant *tenant, const void *but)
+bool streams_wait(struct tenant *tenant, const void *but, int *waits)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	bool all_done = true;
-	int waits = 0;
 
 	exchange_capture_mode(&mode);
 	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++) {
@@ -129,7 +135,7 @@ bool streams_wait(struct tenant *tenant, const void *but)
 		if (name == 0 || name == name_of(but) ||
 		    __atomic_exchange_n(&place->has_freed, 0, __ATOMIC_ACQ_REL) == 0)
 			continue;
-		if (!wait_for(tenant, place, name, &waits)) {
+		if (!wait_for(tenant, place, name, waits)) {
 			__atomic_store_n(&place->has_freed, 1, __ATOMIC_RELEASE);
 			all_done = false;
 		}

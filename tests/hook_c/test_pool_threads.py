@@ -10,6 +10,7 @@ order of things is the same in every run.
 import select
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ STEP = 32 * MIB
 BEFORE = "cuMemAllocAsync"
 AFTER = "pool has given"
 DEADLINE_SECONDS = 60
+NAPS = 5000 + 500  # of 200 us, before one call is refused; and what else lets a process sleep
 
 
 @pytest.fixture
@@ -192,6 +194,32 @@ def test_a_thread_that_waits_for_the_card_keeps_nothing_from_others(
     gpu.clear_faults()
     tenant.do("finish")
     assert container.used() == gpu.used_bytes()
+
+
+def naps_of(tenant: Process) -> int:
+    """How often the process has gone to sleep."""
+    status = Path(f"/proc/{tenant.process.pid}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+
+def test_much_that_comes_back_late_is_waited_for_at_once(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    """Whether a wait of another thread gives it back nobody can tell: each is given 50 ms."""
+    addresses = [tenant.do("allocate", 4 * MIB) for _ in range(200)]
+    hold("cuStreamSynchronize", call="cuStreamSynchronize")
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_300ms"), stream) == 0
+    for code, address in addresses:
+        assert code == 0
+        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    before = naps_of(tenant)
+
+    assert tenant.do("allocate", 1000 * MIB)[0] == 0
+    assert naps_of(tenant) - before <= NAPS
+    gpu.clear_faults()
+    tenant.do("finish")
 
 
 def free_behind_a_kernel(tenant: Process) -> int:

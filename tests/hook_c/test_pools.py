@@ -12,6 +12,7 @@ from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
 RELEASE_THRESHOLD = 4
+MOST_LOOKS = 5000 + 10  # at streams, before one call is refused: a second, and once a step
 
 
 @pytest.fixture
@@ -276,8 +277,10 @@ def test_memory_that_another_stream_never_gives_up_is_refused(
     assert code == 0
     assert tenant.do("launch", tenant.do("kernel", "busy_60000ms"), streams[0]) == 0
     assert tenant.do("call", "cuMemFreeAsync", address, streams[0]) == 0
+    gpu.inject("cuEventQuery")
 
     assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[1])[0] == OUT_OF_MEMORY
+    assert gpu.calls("cuEventQuery") <= MOST_LOOKS
     assert container.used() == gpu.used_bytes() - held == 608 * MIB
     assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[0])[0] == 0
     assert container.used() == gpu.used_bytes() - held == 608 * MIB
