@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of what the library costs: start-up, single calls, training. Variants in turn, one run."""
 
+import contextlib
 import json
+import random
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bench.gpu.places import Place
-from bench.gpu.table import Table, interval, p99
+from bench.gpu.places import BARE, Place
+from bench.gpu.table import Table, interval, p99, ratio_of_processes
 from bench.gpu.training import SIZES
 from tests.testbed import BUILD
 
 COUNTS = (1, 8, 32)
 PROGRAMS = BUILD / "bench"
 TRAINING_TARGET = 0.995
+AGAIN = "bare, others"
 # call → what it may cost more, in ns. Source: the targets of docs/benchmarks/libvgpu-memory.md.
 ADDED_NS = {
     "cuInit": 10e6,
@@ -122,61 +125,91 @@ def table_calls(places: Sequence[Place], rounds: int, bursts: int = 40) -> Table
     return table
 
 
-def table_training(places: Sequence[Place], processes: int, blocks: int, steps: int) -> Table:
-    """Train in pairs of processes that take turns; a pair of blocks is one sample of the ratio."""
+def table_training(
+    places: Sequence[Place],
+    processes: int,
+    rounds: int,
+    steps: int,
+    program: Sequence[str] = ("-m", "bench.gpu.training"),
+) -> Table:
+    """Train in several processes of each kind, all there at once, of which one runs at a time.
+
+    Bare ones are two kinds of their own: what these differ by is not the library's.
+    """
     table = Table(
         "training",
         "PyTorch training step: 6 layers, bf16, AdamW",
         (
             "model",
             "variant",
+            "processes",
             "steps",
             "median ms",
             "p99 ms",
+            "fastest, slowest process",
             "bare / this",
             "95 % interval",
-            "pairs",
         ),
     )
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(processes):
+    kinds = {AGAIN: BARE} | {place.name: place for place in places}
+    dice = random.Random(0)
+    with contextlib.ExitStack() as stack:
         running = [
-            (place, place.start([sys.executable, "-m", "bench.gpu.training"])) for place in places
+            (name, number, stack.enter_context(place.start([sys.executable, *program])))
+            for number in range(processes)
+            for name, place in kinds.items()
         ]
-        for place, process in running:
+        for name, _, process in running:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"{place.name}: training ended with {process.wait()}")
+                raise RuntimeError(f"{name}: training ended with {process.wait()}")
         for model in SIZES:
-            for block in range(blocks):
-                medians = {}
-                for place, process in running if block % 2 == 0 else running[::-1]:
-                    block_ms = _train(process, model, steps)
-                    times[model, place.name] += block_ms
-                    medians[place.name] = statistics.median(block_ms)
-                for name, median in medians.items():
-                    ratios[model, name].append(medians["bare"] / median)
-        for _, process in running:
+            blocks: dict[str, list[list[list[float]]]] = {
+                name: [[] for _ in range(processes)] for name in kinds
+            }
+            for _ in range(rounds):
+                for name, number, process in dice.sample(running, k=len(running)):
+                    blocks[name][number].append(_train(process, model, steps))
+            _compare(table, model, blocks)
+        for _, _, process in running:
             process.communicate("")
-    for model, (width, batch, length) in SIZES.items():
-        for place in places:
-            key = model, place.name
-            low, high = interval(ratios[key])
-            ratio = statistics.median(ratios[key])
-            row = [f"width {width}, batch {batch} x {length}", place.name, len(times[key])]
-            row += [f"{statistics.median(times[key]):.3f}", f"{p99(times[key]):.3f}"]
-            row += [f"{ratio:.4f}", f"{low:.4f} to {high:.4f}", len(ratios[key])]
-            table.rows.append(row)
-            if place.name == "vgpu":
-                table.check(
-                    f"training, {model} model: throughput against bare",
-                    f">= {TRAINING_TARGET}, or the interval has it",
-                    f"{ratio:.4f} ({low:.4f} to {high:.4f}), {len(ratios[key])} pairs",
-                    holds=ratio >= TRAINING_TARGET or low <= TRAINING_TARGET <= high,
-                )
-    table.raw = {f"{model}, {name}": values for (model, name), values in ratios.items()}
     return table
+
+
+def _compare(table: Table, model: str, blocks: dict[str, list[list[list[float]]]]) -> None:
+    """Add the rows of a model: of each kind the processes, of each of these the rounds."""
+    width, batch, length = SIZES[model]
+    medians = {
+        name: [[statistics.median(block) for block in process] for process in of_kind]
+        for name, of_kind in blocks.items()
+    }
+    for name, of_kind in medians.items():
+        times = [ms for process in blocks[name] for block in process for ms in block]
+        of_process = [statistics.median(process) for process in of_kind]
+        row = [f"width {width}, batch {batch} x {length}", name, len(of_kind), len(times)]
+        row += [f"{statistics.median(times):.3f}", f"{p99(times):.3f}"]
+        row.append(f"{min(of_process):.3f}, {max(of_process):.3f}")
+        if name == BARE.name:
+            table.rows.append([*row, "", ""])
+            continue
+        ratio, low, high = ratio_of_processes(medians[BARE.name], of_kind)
+        table.rows.append([*row, f"{ratio:.4f}", f"{low:.4f} to {high:.4f}"])
+        measured = f"{ratio:.4f} ({low:.4f} to {high:.4f}), {len(of_kind)} processes of each"
+        if name == AGAIN:
+            table.check(
+                f"training, {model} model: bare processes against each other",
+                "the interval has 1",
+                measured,
+                holds=low <= 1 <= high,
+            )
+        elif name == "vgpu":
+            table.check(
+                f"training, {model} model: throughput against bare",
+                f">= {TRAINING_TARGET}, or the interval has it",
+                measured,
+                holds=ratio >= TRAINING_TARGET or low <= TRAINING_TARGET <= high,
+            )
+    table.raw |= {f"{model}, {name}": of_kind for name, of_kind in medians.items()}
 
 
 def _train(process: "subprocess.Popen[str]", model: str, steps: int) -> list[float]:

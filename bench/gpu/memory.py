@@ -104,7 +104,7 @@ class Bench:
                 return costs.table_start(places, max(3, rounds // 2))
             if name == "calls":
                 return costs.table_calls(places, rounds)
-            return costs.table_training(places, processes=3, blocks=14, steps=10)
+            return costs.table_training(places, processes=4, rounds=8, steps=8)
 
     @contextlib.contextmanager
     def _places(self) -> Iterator[list[Place]]:

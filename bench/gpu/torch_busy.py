@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.gpu import spans
-from bench.gpu.training import SIZES, stepper
+from bench.gpu.training import SIZES, WARM_UP_STEPS, repeat, stepper
 
 Step = Callable[[], None]
 PRODUCT_SIZE = 4096
@@ -50,6 +50,7 @@ def products(torch: Any) -> Step:  # noqa: ANN401  a module without types
 def training(torch: Any) -> Step:  # noqa: ANN401
     """Train; each step is waited for, as its loss is looked at."""
     train = stepper(torch, *SIZES["large"])
+    repeat(train, WARM_UP_STEPS)
 
     def step() -> None:
         train()
