@@ -380,6 +380,10 @@ HOOKED = {
         "graph_instantiate_begin(&call, {out}, {graph})",
         "graph_instantiate_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
+    "graph.instantiate_with": Kind(
+        "graph_with_begin(&call, {out}, {graph}, {parameters}, {thread})",
+        "graph_with_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
     "graph.update": Kind(
         "graph_update_begin(&call, {instance}, {graph})", "graph_update_end(&call, status)"
     ),

@@ -38,6 +38,7 @@ enum {
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
 	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
+	CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
 	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
 	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
 	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
@@ -95,6 +96,12 @@ struct cuda_graph_conditional {
 	uint32_t count;
 	void **bodies;
 	void *context;
+};
+
+/* CUDA_GRAPH_INSTANTIATE_PARAMS, as far as we read it */
+struct cuda_graph_instantiation {
+	uint64_t flags;
+	void *upload_stream;
 };
 
 /* CUDA_KERNEL_NODE_PARAMS; up to CUDA 11 it ends before `kernel`. */

@@ -17,6 +17,7 @@
 /* What a call may take of a pool; pool_account.c. */
 struct pool_call {
 	uint64_t bytes;
+	uint64_t others; /* of graphs: have so much of the pool in use */
 	uint64_t growth; /* asked for */
 	uint64_t at;     /* of the pool, when the call began */
 	int waits;       /* hook_streams.c */
@@ -168,29 +169,33 @@ void pools_settle(struct tenant *tenant);
 /* Gives back what the pools keep and nobody uses; false if there is no pool. */
 bool pools_trim_for(struct tenant *tenant);
 
-/* Reserves by how much the memory of the device's graphs grows when one is launched that needs so
- * many bytes; false if it does not fit. graph_memory_settle must follow if it is true. */
-bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
-			 bool is_first);
+/* Reserves by how much the memory of its device's graphs can grow when the call's graph is launched
+ * in the stream; false if it does not fit. graph_memory_settle must follow if it is true. */
+bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, void *stream);
 void graph_memory_settle(struct tenant *tenant, struct hook_call *call);
+void graphs_forget_stream(struct tenant *tenant, uint64_t stream);
 
 /* hook_streams.c */
-/* Before memory that may be a pool's is freed in the order of a stream. */
-void streams_note_free(struct tenant *tenant, void *stream);
+/* No two streams have the same, but for the threads' own default ones. */
+uint64_t stream_name(const void *stream);
+
+/* Before memory that may be a pool's is freed in the order of a stream, or a graph is launched that
+ * allocates. */
+void streams_note(struct tenant *tenant, void *stream);
 
 /* One call of the program waits for a second at most before it is refused, whatever it waits for:
  * everything on its way counts in the same `waits`, which begins with 0. False: it has waited
  * enough. */
 bool wait_more(int *waits);
 
-/* Waits until the card has come to what has been freed so far in all streams but one (ALL_STREAMS:
+/* Waits until the card has come to what has been noted so far in all streams but one (ALL_STREAMS:
  * in every one). False: it has not in time. */
 #define ALL_STREAMS ((void *)UINTPTR_MAX)
 bool streams_wait(struct tenant *tenant, const void *but, int *waits);
 
 /* The stream ends; or a context, and all its streams with it. */
 void streams_forget(void *stream);
-void streams_forget_all(struct tenant *tenant);
+void streams_forget_context(struct tenant *tenant, uint64_t context);
 
 /* Waits for an event of ours and then lets the driver know; false: it takes too long. NULL: any
  * time is too long. */
@@ -228,6 +233,9 @@ int graph_update_end(struct hook_call *call, int status);
 int graph_kernel_begin(struct hook_call *call, void *instance, const void *parameters);
 int graph_node_set_begin(struct hook_call *call, void *instance, const void *parameters);
 int graph_kernel_end(struct hook_call *call, int status);
+int graph_with_begin(struct hook_call *call, const void *out, void *graph, const void *parameters,
+		     bool is_thread);
+int graph_with_end(struct hook_call *call, int status, uint64_t instance);
 int graph_destroy_end(int status, void *instance);
 int graph_upload_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);
 int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Instances of graphs. What one needs of a card is found when it is made, by reading its nodes: the
- * most local memory of a kernel, and the most that its allocations hold at one moment. Local memory
- * is charged then and there; what allocations need is asked for before each launch, because the
- * driver takes it at the first one and a trim between launches gives it back. */
+ * most local memory of a kernel, and the memory behind the addresses of its allocations. Local
+ * memory is charged then and there; what allocations need is asked for before each launch, because
+ * the driver takes it at the first one and a trim between launches gives it back. */
 #include "hook_local.h"
 
 #include "hook_launch.h"
+#include "pool_account.h"
 
 #include "sys.h"
 
@@ -13,25 +14,21 @@
 
 #define GRAPH_DEPTH 8
 
-/* What the walk over a graph's nodes has found so far. */
-struct needs {
-	uint64_t local_bytes; /* a thread */
-	uint64_t held_bytes;  /* allocated and not yet freed, at this node */
-	uint64_t peak_bytes;
-	int device; /* of the allocations; -1: none yet */
-	uint32_t gaps;
-};
+/* The driver gives two allocations of a graph the same addresses if one is freed before the other
+ * is made, by the graph's edges; a graph takes as many steps as its addresses touch, and one more
+ * for every graph in it that allocates (bench/gpu/graphs.py, H200, driver 580). */
+#define ADDRESS_BITS 48
+#define STEPS ((UINT64_C(1) << ADDRESS_BITS) / POOL_STEP)
 
-/* Addresses of a graph's allocations and their sizes, for the nodes that free them. */
+/* What the walk over a graph's nodes has found so far. */
 struct walk {
 	struct tenant *tenant;
-	struct needs needs;
-	struct allocation {
-		uint64_t address;
-		uint64_t bytes;
-	} *allocations;
-	size_t room;
-	size_t count;
+	uint8_t *steps;       /* a bit each: it is touched; NULL: none yet */
+	uint64_t local_bytes; /* a thread */
+	uint64_t bytes;
+	uint64_t unmatched; /* 0: everything that is allocated is freed again */
+	int device;         /* of the allocations; -1: none yet */
+	uint32_t gaps;
 };
 
 static void see_kernel(struct walk *walk, void *node)
@@ -46,46 +43,68 @@ static void see_kernel(struct walk *walk, void *node)
 
 	uint64_t bytes = local_bytes_of(kernel.function != NULL ? kernel.function : kernel.kernel);
 
-	if (bytes > walk->needs.local_bytes)
-		walk->needs.local_bytes = bytes;
+	if (bytes > walk->local_bytes)
+		walk->local_bytes = bytes;
+}
+
+static void add_bytes(struct walk *walk, uint64_t bytes)
+{
+	if (__builtin_add_overflow(walk->bytes, bytes, &walk->bytes) ||
+	    walk->bytes > POOL_MOST_BYTES)
+		walk->bytes = POOL_MOST_BYTES + POOL_STEP; /* more than any card has */
+}
+
+static void touch(struct walk *walk, uint64_t address, uint64_t bytes)
+{
+	uint64_t last = (address + bytes - 1) / POOL_STEP;
+
+	if (walk->steps == NULL)
+		walk->steps = sys_map(STEPS / 8, PROT_READ | PROT_WRITE, -1);
+	for (uint64_t step = address / POOL_STEP; step <= last; step++) {
+		uint8_t bit = (uint8_t)(1U << step % 8);
+
+		if (walk->steps != NULL && (walk->steps[step % STEPS / 8] & bit) != 0)
+			continue;
+		if (walk->steps != NULL)
+			walk->steps[step % STEPS / 8] |= bit;
+		add_bytes(walk, POOL_STEP);
+	}
+}
+
+/* So that no two sums of addresses are the same by chance, which come at even distances. */
+static uint64_t mix(uint64_t address)
+{
+	address = (address ^ address >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+	address = (address ^ address >> 32) * UINT64_C(0x94d049bb133111eb);
+	return address ^ address >> 31;
 }
 
 static void see_allocation(struct walk *walk, void *node)
 {
 	struct cuda_graph_alloc alloc = {0};
-	struct needs *needs = &walk->needs;
 
 	if (driver.cuGraphMemAllocNodeGetParams == NULL ||
 	    driver.cuGraphMemAllocNodeGetParams(node, &alloc) != CUDA_SUCCESS ||
-	    alloc.pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	    alloc.pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE || alloc.bytes == 0)
 		return;
-	if (needs->device < 0)
-		needs->device = alloc.pool.location.id;
-	if (needs->device != alloc.pool.location.id)
+	if (walk->device < 0)
+		walk->device = alloc.pool.location.id;
+	if (walk->device != alloc.pool.location.id)
 		return; /* a second card's: charged when it is there */
-	if (__builtin_add_overflow(needs->held_bytes, alloc.bytes, &needs->held_bytes))
-		needs->held_bytes = UINT64_MAX;
-	if (needs->held_bytes > needs->peak_bytes)
-		needs->peak_bytes = needs->held_bytes;
-	if (walk->count < walk->room)
-		walk->allocations[walk->count++] = (struct allocation){alloc.pointer, alloc.bytes};
+	if (alloc.bytes > POOL_MOST_BYTES)
+		add_bytes(walk, alloc.bytes);
+	else
+		touch(walk, alloc.pointer, alloc.bytes);
+	walk->unmatched += mix(alloc.pointer);
 }
 
 static void see_free(struct walk *walk, void *node)
 {
 	uint64_t address = 0;
 
-	if (driver.cuGraphMemFreeNodeGetParams == NULL ||
-	    driver.cuGraphMemFreeNodeGetParams(node, &address) != CUDA_SUCCESS)
-		return;
-	/* From the end: graphs free what they have allocated last. */
-	for (size_t i = walk->count; i-- > 0;) {
-		if (walk->allocations[i].address != address)
-			continue;
-		walk->needs.held_bytes -= walk->allocations[i].bytes;
-		walk->allocations[i] = walk->allocations[--walk->count];
-		return;
-	}
+	if (driver.cuGraphMemFreeNodeGetParams != NULL &&
+	    driver.cuGraphMemFreeNodeGetParams(node, &address) == CUDA_SUCCESS)
+		walk->unmatched -= mix(address);
 }
 
 static void see_graph(struct walk *walk, void *graph, unsigned int depth);
@@ -131,9 +150,20 @@ int graph_any_node_end(int status, uint64_t node, const void *parameters)
 	return status;
 }
 
+static void see_child(struct walk *walk, void *node, unsigned int depth)
+{
+	uint64_t before = walk->bytes;
+	void *child = NULL;
+
+	if (driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS)
+		return;
+	see_graph(walk, child, depth);
+	if (walk->bytes != before)
+		add_bytes(walk, POOL_STEP);
+}
+
 static void see_node(struct walk *walk, void *node, unsigned int depth)
 {
-	void *child = NULL;
 	int type;
 
 	if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
@@ -149,9 +179,8 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 		see_free(walk, node);
 		break;
 	case CU_GRAPH_NODE_TYPE_GRAPH:
-		if (depth < GRAPH_DEPTH &&
-		    driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-			see_graph(walk, child, depth + 1);
+		if (depth < GRAPH_DEPTH)
+			see_child(walk, node, depth + 1);
 		break;
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		if (depth < GRAPH_DEPTH)
@@ -189,42 +218,34 @@ static uint32_t gaps_of(void *const *nodes, size_t count)
 	return roots == 1 ? (uint32_t)(count - 1) : 0;
 }
 
-/* In the order in which the driver lists the nodes, which is the order in which they were made. */
 static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 {
 	size_t count = 0;
-	struct allocation *outer = walk->allocations;
-	size_t outer_room = walk->room;
-	size_t outer_count = walk->count;
 
 	if (driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
 		return;
 
-	size_t bytes = count * (sizeof(void *) + sizeof(*outer));
+	size_t bytes = count * sizeof(void *);
 	void **nodes = (void **)sys_map(bytes, PROT_READ | PROT_WRITE, -1);
 
 	if (nodes == NULL)
 		return;
-	walk->allocations = (struct allocation *)(nodes + count);
-	walk->room = count;
-	walk->count = 0;
 	if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
 			see_node(walk, nodes[i], depth);
 	if (depth == 0)
-		walk->needs.gaps = gaps_of(nodes, count);
+		walk->gaps = gaps_of(nodes, count);
 	sys_unmap((void *)nodes, bytes);
-	walk->allocations = outer;
-	walk->room = outer_room;
-	walk->count = outer_count;
 }
 
-static struct needs needs_of(struct tenant *tenant, void *graph)
+static struct walk walk_through(struct tenant *tenant, void *graph)
 {
-	struct walk walk = {.tenant = tenant, .needs = {.device = -1}};
+	struct walk walk = {.tenant = tenant, .device = -1};
 
 	see_graph(&walk, graph, 0);
-	return walk.needs;
+	if (walk.steps != NULL)
+		sys_unmap(walk.steps, STEPS / 8);
+	return walk;
 }
 
 /* Both for a new instance and for one that takes over what the graph is now. */
@@ -240,15 +261,16 @@ static int prepare(struct hook_call *call, void *graph)
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
-	struct needs needs = needs_of(tenant, graph);
-	int status = local_begin(call, tenant, NULL, needs.local_bytes);
+	struct walk found = walk_through(tenant, graph);
+	int status = local_begin(call, tenant, NULL, found.local_bytes);
 
 	call->graph_tenant = tenant;
 	call->graph = (struct table_entry){.kind = TABLE_GRAPH,
-					   .bytes = needs.peak_bytes,
-					   .owner = needs.local_bytes,
-					   .card = (uint32_t)needs.device,
-					   .gaps = needs.gaps,
+					   .bytes = found.bytes |
+						    (found.bytes != 0 && found.unmatched != 0),
+					   .owner = found.local_bytes,
+					   .card = (uint32_t)found.device,
+					   .gaps = found.gaps,
 					   .refs = GRAPH_NEW};
 	return status;
 }
@@ -270,6 +292,34 @@ int graph_instantiate_end(struct hook_call *call, int status, uint64_t instance)
 		(void)table_put(&call->graph_tenant->table, &call->graph);
 	}
 	return local_end(call, status);
+}
+
+/* It may be uploaded at once. */
+int graph_with_begin(struct hook_call *call, const void *out, void *graph, const void *parameters,
+		     bool is_thread)
+{
+	const struct cuda_graph_instantiation *wanted = parameters;
+	int status = graph_instantiate_begin(call, out, graph);
+
+	call->pool = NULL;
+	if (status != CUDA_SUCCESS || call->graph_tenant == NULL || call->graph.bytes == 0 ||
+	    wanted == NULL || (wanted->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) == 0)
+		return status;
+
+	void *stream = wanted->upload_stream;
+
+	if (stream == NULL && is_thread)
+		stream = (void *)STREAM_PER_THREAD;
+	if (graph_memory_charge(call, call->graph_tenant, stream))
+		return CUDA_SUCCESS;
+	return local_end(call, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+int graph_with_end(struct hook_call *call, int status, uint64_t instance)
+{
+	if (call->graph_tenant != NULL)
+		graph_memory_settle(call->graph_tenant, call);
+	return graph_instantiate_end(call, status, instance);
 }
 
 int graph_update_begin(struct hook_call *call, void *instance, void *graph)
@@ -345,6 +395,17 @@ int graph_destroy_end(int status, void *instance)
 	return pools_end(status);
 }
 
+static bool charge_launch(struct hook_call *call, struct tenant *tenant, void *stream)
+{
+	uint32_t counted = call->graph.refs;
+	bool fits = graph_memory_charge(call, tenant, stream);
+
+	/* No memory for it: it is counted once more the next time. */
+	if (call->graph.refs != counted)
+		(void)table_put(&tenant->table, &call->graph);
+	return fits;
+}
+
 int graph_upload_begin(struct hook_call *call, void *instance, void *stream, bool is_thread)
 {
 	struct tenant *tenant = tenant_joined();
@@ -361,11 +422,8 @@ int graph_upload_begin(struct hook_call *call, void *instance, void *stream, boo
 		stream = (void *)STREAM_PER_THREAD;
 	if (driver.cuStreamIsCapturing(stream, &captured) == CUDA_SUCCESS && captured != 0)
 		return CUDA_SUCCESS; /* it becomes a part of another graph */
-	call->held = 0;
 	call->pool = NULL;
-	if (call->graph.bytes != 0 &&
-	    !graph_memory_charge(call, tenant, (int)call->graph.card, call->graph.bytes,
-				 call->graph.refs == GRAPH_NEW))
+	if (call->graph.bytes != 0 && !charge_launch(call, tenant, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 
 	int status = local_begin(call, tenant, stream, call->graph.owner);
@@ -397,14 +455,10 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 int graph_launch_end(struct hook_call *call, int status)
 {
 	struct tenant *tenant = call->graph_tenant;
-	struct table_entry entry;
 
 	gate_end(call);
 	if (tenant == NULL)
 		return pools_end(status);
 	graph_memory_settle(tenant, call);
-	if (status == CUDA_SUCCESS && call->graph.refs == GRAPH_NEW)
-		(void)table_refer(&tenant->table, TABLE_GRAPH, call->graph.handle,
-				  GRAPH_LAUNCHED - GRAPH_NEW, &entry);
 	return pools_end(local_end(call, status));
 }

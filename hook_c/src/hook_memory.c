@@ -108,8 +108,8 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 	struct tenant *tenant = tenant_joined();
 
 	if (!find_memory(call, pointer) && tenant != NULL) /* it may be a pool's */
-		streams_note_free(tenant,
-				  stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
+		streams_note(tenant,
+			     stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
 	return CUDA_SUCCESS;
 }
 
@@ -135,7 +135,7 @@ void memory_forget_context(struct tenant *tenant, uint64_t context)
 	struct table_cursor cursor = {0};
 	struct table_entry entry;
 
-	streams_forget_all(tenant);
+	streams_forget_context(tenant, context);
 	freed_forget_context(tenant, context);
 	while (table_take_of_context(&tenant->table, context, &cursor, &entry))
 		quota_give(&tenant->quota, entry.card, entry.bytes);

@@ -4,6 +4,7 @@
  * A pool keeps what is freed until a wait for the card, a trim, or for ever. The driver is told to
  * keep everything: a wait may last, and while it lasted nobody could know what the card still has.
  * What it would give back at the end of a wait, we give back when the wait is over. */
+#include "graph_use.h"
 #include "launch_streams.h"
 #include "pool_account.h"
 
@@ -338,23 +339,35 @@ static int device_of_graph(const void *properties)
 	return wanted->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? wanted->location.id : -1;
 }
 
+/* What the device keeps for graphs may be the node's when it comes to that. */
+static bool can_fit(struct tenant *tenant, const struct tenant_pool *pool, uint64_t bytes)
+{
+	uint64_t reserved = 0;
+
+	if (!pool_read_reserved(pool, &reserved))
+		reserved = 0;
+	bytes = bytes > reserved ? bytes - reserved : 0;
+	if (!quota_reserve(&tenant->quota, pool->card, bytes))
+		return false;
+	quota_release(&tenant->quota, pool->card, bytes);
+	return true;
+}
+
 /* An allocation in a graph takes its memory at the first launch. What cannot fit is refused when
  * the node is made, because a program expects the error there. */
 static int check_node(struct tenant *tenant, int device, uint64_t bytes)
 {
-	int card = device_card(tenant, device);
-
-	if (card < 0 || bytes > POOL_MOST_BYTES ||
-	    !quota_reserve(&tenant->quota, (unsigned int)card, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	quota_release(&tenant->quota, (unsigned int)card, bytes);
-
 	struct tenant_pool *pool = pool_of_graphs(tenant, device);
 
 	if (pool == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+
+	bool fits = bytes <= POOL_MOST_BYTES &&
+		    (can_fit(tenant, pool, bytes) ||
+		     (pools_trim_for(tenant) && can_fit(tenant, pool, bytes)));
+
 	pool_unpin(pool);
-	return CUDA_SUCCESS;
+	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Near the limit. What this stream has freed it may have again at once, so the others are waited
@@ -616,35 +629,40 @@ int pools_end(int status)
 	return status;
 }
 
-/* What other instances hold is not for one that has never run; one that has run has its own. */
-static uint64_t graph_bytes(const struct tenant_pool *pool, uint64_t bytes, bool is_first)
+/* What a trim leaves, others may have in use; whatever was counted before. */
+static void trim_graphs(struct tenant *tenant, struct tenant_pool *pool, int *waits)
 {
-	uint64_t used = 0;
+	uint32_t moment = graph_use_moment(pool);
+	uint64_t reserved;
 
-	if (!is_first && !pool_read_used(pool, &used))
-		used = 0; /* then all of it is asked for */
-	bytes = bytes > used ? bytes - used : 0;
-	return bytes;
+	trim_all(tenant, waits); /* also other pools may keep what nobody uses */
+	if (pool_read_reserved(pool, &reserved))
+		graph_use_recount(pool, moment, reserved);
 }
 
-bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes,
-			 bool is_first)
+bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, void *stream)
 {
-	struct tenant_pool *pool = pool_of_graphs(tenant, device);
+	struct table_entry *graph = &call->graph;
+	struct tenant_pool *pool = pool_of_graphs(tenant, (int)graph->card);
+	uint64_t name = stream_name(stream);
+	struct graph_use before;
 	int waits = 0;
 
 	if (pool == NULL)
 		return false;
 	for (int tries = 0; tries < 2; tries++) {
-		uint64_t more = graph_bytes(pool, bytes, is_first);
-
-		call->pool_call = (struct pool_call){.bytes = more};
+		if (tries != 0)
+			trim_graphs(tenant, pool, &waits);
+		call->pool_call =
+			(struct pool_call){.bytes = GRAPH_BYTES(graph),
+					   .others = graph_use_begin(pool, graph, name, &before)};
 		/* What a launch takes past the limit cannot be undone: none follows it. */
 		if (!pool_is_past(pool) && pool_call_begin(tenant, pool, &call->pool_call)) {
 			call->pool = pool;
+			streams_note(tenant, stream);
 			return true;
 		}
-		trim_all(tenant, &waits); /* other graphs and pools may keep what nobody uses */
+		graph_use_cancel(pool, graph, &before);
 	}
 	pool_unpin(pool);
 	return false;
@@ -654,8 +672,16 @@ void graph_memory_settle(struct tenant *tenant, struct hook_call *call)
 {
 	if (call->pool == NULL)
 		return;
+	graph_use_end(call->pool);
 	(void)pool_call_end(tenant, call->pool, &call->pool_call);
 	pool_unpin(call->pool);
+}
+
+void graphs_forget_stream(struct tenant *tenant, uint64_t stream)
+{
+	for (uint32_t i = 0; i < pool_count(tenant); i++)
+		if (tenant->pool[i].is_graph)
+			graph_use_forget_stream(&tenant->pool[i], stream);
 }
 
 int graph_node_begin(struct hook_call *call, const void *parameters)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The streams that memory of pools has been freed in.
+/* The streams that memory of pools has been freed in, or graphs have been launched in.
  *
  * What has been freed in a stream stays with its pool until somebody waits for that stream; not
  * even a trim gives it back before, also where the card has long come to the free (measured on an
@@ -15,25 +15,49 @@
 #define USE_WAIT_NS 20000
 #define USE_WAITS 5000 /* 100 ms */
 
-static uint64_t name_of(const void *stream)
+#define BEING_TAKEN 1 /* no stream's name */
+
+/* A handle, or of a default stream of old the context: every one has its own. */
+uint64_t stream_name(const void *stream)
 {
-	return stream == NULL ? 1 : (uint64_t)(uintptr_t)stream;
+	void *context = NULL;
+
+	if ((uintptr_t)stream >= STREAM_PER_THREAD)
+		return (uint64_t)(uintptr_t)stream;
+	driver.cuCtxGetCurrent(&context);
+	return (uint64_t)(uintptr_t)context | 1;
+}
+
+static void *stream_of(uint64_t name)
+{
+	return (name & 1) != 0 ? NULL : (void *)(uintptr_t)name; /* NOLINT */
+}
+
+static bool claim(struct tenant_stream *place, uint64_t name, void *stream)
+{
+	uint64_t none = 0;
+	void *context;
+
+	if (!__atomic_compare_exchange_n(&place->name, &none, BEING_TAKEN, false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_RELAXED))
+		return false;
+	stream_device(stream, &context);
+	__atomic_store_n(&place->context, (uint64_t)(uintptr_t)context, __ATOMIC_RELAXED);
+	__atomic_store_n(&place->name, name, __ATOMIC_RELEASE);
+	return true;
 }
 
 /* One without a place is not waited for, and neither is a thread's own default stream, which other
  * threads cannot name. */
-void streams_note_free(struct tenant *tenant, void *stream)
+void streams_note(struct tenant *tenant, void *stream)
 {
-	uint64_t name = name_of(stream);
+	uint64_t name = stream_name(stream);
 
-	for (unsigned int i = 0; i < TENANT_MAX_STREAMS && name != STREAM_PER_THREAD; i++) {
+	for (unsigned int i = 0; i < TENANT_MAX_STREAMS && name > STREAM_PER_THREAD; i++) {
 		struct tenant_stream *place = &tenant->stream[i];
 		uint64_t known = __atomic_load_n(&place->name, __ATOMIC_ACQUIRE);
 
-		if (known == 0 && __atomic_compare_exchange_n(&place->name, &known, name, false,
-							      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			known = name;
-		if (known != name)
+		if (known != name && (known != 0 || !claim(place, name, stream)))
 			continue;
 		if (__atomic_load_n(&place->has_freed, __ATOMIC_RELAXED) == 0)
 			__atomic_store_n(&place->has_freed, 1, __ATOMIC_RELEASE);
@@ -49,26 +73,34 @@ static void end_use(struct tenant_stream *place)
 		sys_sleep_ns(USE_WAIT_NS);
 }
 
+static void forget(struct tenant_stream *place, uint64_t name)
+{
+	if (__atomic_compare_exchange_n(&place->name, &name, 0, false, __ATOMIC_SEQ_CST,
+					__ATOMIC_RELAXED))
+		end_use(place);
+}
+
 void streams_forget(void *stream)
 {
 	struct tenant *tenant = tenant_joined();
 
 	if (tenant == NULL || (uintptr_t)stream <= STREAM_PER_THREAD)
 		return;
-	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++) {
-		uint64_t name = (uint64_t)(uintptr_t)stream;
-
-		if (__atomic_compare_exchange_n(&tenant->stream[i].name, &name, 0, false,
-						__ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
-			end_use(&tenant->stream[i]);
-	}
+	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++)
+		forget(&tenant->stream[i], (uint64_t)(uintptr_t)stream);
+	graphs_forget_stream(tenant, (uint64_t)(uintptr_t)stream);
 }
 
-void streams_forget_all(struct tenant *tenant)
+void streams_forget_context(struct tenant *tenant, uint64_t context)
 {
-	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++)
-		if (__atomic_exchange_n(&tenant->stream[i].name, 0, __ATOMIC_SEQ_CST) != 0)
-			end_use(&tenant->stream[i]);
+	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++) {
+		struct tenant_stream *place = &tenant->stream[i];
+		uint64_t name = __atomic_load_n(&place->name, __ATOMIC_ACQUIRE);
+
+		if (name > BEING_TAKEN &&
+		    __atomic_load_n(&place->context, __ATOMIC_RELAXED) == context)
+			forget(place, name);
+	}
 }
 
 bool wait_more(int *waits)
@@ -95,15 +127,15 @@ bool event_wait(struct tenant *tenant, void *event, int *waits)
 
 static bool record(struct tenant_stream *place, uint64_t name, void **event)
 {
-	void *stream = (void *)(uintptr_t)name;
+	void *stream = stream_of(name);
 	bool is_recorded = false;
-	void *context;
 
 	__atomic_add_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&place->name, __ATOMIC_SEQ_CST) == name &&
 	    !stream_is_untouchable(stream)) {
-		stream_device(stream, &context);
-		is_recorded = record_event(stream, context, event);
+		uint64_t context = __atomic_load_n(&place->context, __ATOMIC_RELAXED);
+
+		is_recorded = record_event(stream, (void *)(uintptr_t)context, event); /* NOLINT */
 	}
 	__atomic_sub_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
 	return is_recorded;
@@ -125,6 +157,7 @@ static bool wait_for(struct tenant *tenant, struct tenant_stream *place, uint64_
 bool streams_wait(struct tenant *tenant, const void *but, int *waits)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	uint64_t but_name = but == ALL_STREAMS ? 0 : stream_name(but);
 	bool all_done = true;
 
 	exchange_capture_mode(&mode);
@@ -132,7 +165,7 @@ bool streams_wait(struct tenant *tenant, const void *but, int *waits)
 		struct tenant_stream *place = &tenant->stream[i];
 		uint64_t name = __atomic_load_n(&place->name, __ATOMIC_ACQUIRE);
 
-		if (name == 0 || name == name_of(but) ||
+		if (name <= BEING_TAKEN || name == but_name ||
 		    __atomic_exchange_n(&place->has_freed, 0, __ATOMIC_ACQ_REL) == 0)
 			continue;
 		if (!wait_for(tenant, place, name, waits)) {

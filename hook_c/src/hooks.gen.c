@@ -473,30 +473,30 @@ EXPORT int cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t a2)
 	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
 }
 
-EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *a2);
-EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *a2)
+EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *parameters);
+EXPORT int cuGraphInstantiateWithParams(void **out, void *graph, void *parameters)
 {
 	HOOK_ENTER(cuGraphInstantiateWithParams, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_instantiate_begin(&call, out, graph);
+	int status = graph_with_begin(&call, out, graph, parameters, false);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphInstantiateWithParams(out, graph, a2);
-	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuGraphInstantiateWithParams(out, graph, parameters);
+	return graph_with_end(&call, status, HOOK_VALUE(status, out));
 }
 
-EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *a2);
-EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *a2)
+EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *parameters);
+EXPORT int cuGraphInstantiateWithParams_ptsz(void **out, void *graph, void *parameters)
 {
 	HOOK_ENTER(cuGraphInstantiateWithParams_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_instantiate_begin(&call, out, graph);
+	int status = graph_with_begin(&call, out, graph, parameters, true);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphInstantiateWithParams_ptsz(out, graph, a2);
-	return graph_instantiate_end(&call, status, HOOK_VALUE(status, out));
+	status = driver.cuGraphInstantiateWithParams_ptsz(out, graph, parameters);
+	return graph_with_end(&call, status, HOOK_VALUE(status, out));
 }
 
 EXPORT int cuGraphInstantiate_v2(void **out, void *graph, void **a2, char *a3, size_t a4);

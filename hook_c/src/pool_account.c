@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pool_account.h"
 
+#include "graph_use.h"
 #include "sys.h"
 
 /* What the account holds for a pool is one word, so that no thread ever sees or changes a part of
@@ -112,7 +113,6 @@ bool pool_is_left(const struct tenant_pool *pool)
 void pool_account_start(struct tenant_pool *pool)
 {
 	__atomic_fetch_add(&pool->at, AT_PIN, __ATOMIC_SEQ_CST);
-	pool->wanted = 0;
 	pool->past = 0;
 	pool->tight = 0;
 	pool->undone = 0;
@@ -161,6 +161,12 @@ static bool is_giving(const struct tenant *tenant)
 	return __atomic_load_n(&tenant->giving, __ATOMIC_SEQ_CST) != 0;
 }
 
+/* Or if no launch of a graph counts on what it showed before. The last one settles. */
+static bool is_counted_on(const struct tenant *tenant, const struct tenant_pool *pool)
+{
+	return is_giving(tenant) || graph_use_is_under_way(pool);
+}
+
 /* What the driver has taken and must not have is asked for and not granted: it counts against
  * whatever anybody else asks for, and is not held. */
 static void count_taken(struct tenant *tenant, struct tenant_pool *pool, uint64_t bytes)
@@ -207,7 +213,7 @@ void pool_settle(struct tenant *tenant, struct tenant_pool *pool)
 			if (swap_word(pool, word, next_word(word, held + reserved - most)))
 				return;
 			uncount(tenant, pool, reserved - most);
-		} else if (reserved >= held || is_giving(tenant)) {
+		} else if (reserved >= held || is_counted_on(tenant, pool)) {
 			return;
 		} else if (swap_word(pool, word, next_word(word, reserved))) {
 			uncount(tenant, pool, held - reserved);
@@ -257,17 +263,18 @@ bool pool_call_enter(struct tenant_pool *pool, struct pool_call *call)
 }
 
 /* Graphs use what their pool has free, whole and at once: only what it lacks is new. */
-static bool graph_growth(const struct tenant_pool *pool, uint64_t *growth)
+static bool graph_growth(const struct tenant_pool *pool, const struct pool_call *call,
+			 uint64_t *growth)
 {
-	uint64_t wanted = __atomic_load_n(&pool->wanted, __ATOMIC_SEQ_CST);
 	uint64_t reserved;
-	uint64_t used;
 
-	if (!pool_read_used(pool, &used) || !pool_read_reserved(pool, &reserved) ||
-	    __builtin_add_overflow(used, wanted, &wanted))
+	if (!pool_read_reserved(pool, &reserved))
 		return false;
-	*growth = wanted > reserved ? quota_round_up(wanted - reserved, POOL_STEP) : 0;
-	return *growth <= POOL_MOST_BYTES;
+
+	uint64_t usable = reserved > call->others ? reserved - call->others : 0;
+
+	*growth = call->bytes > usable ? quota_round_up(call->bytes - usable, POOL_STEP) : 0;
+	return true;
 }
 
 static bool ask_once(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
@@ -275,7 +282,7 @@ static bool ask_once(struct tenant *tenant, struct tenant_pool *pool, struct poo
 	uint64_t growth = quota_round_up(call->bytes, POOL_STEP);
 
 	if (call->growth == 0) {
-		if (pool->is_graph && !graph_growth(pool, &growth))
+		if (pool->is_graph && !graph_growth(pool, call, &growth))
 			return false;
 		count_growth(pool, call, growth);
 	}
@@ -310,13 +317,7 @@ bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct poo
 	if (call->bytes > POOL_MOST_BYTES)
 		return false;
 	call->is_tight = false;
-	if (pool->is_graph)
-		__atomic_add_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
-	if (ask(tenant, pool, call))
-		return true;
-	if (pool->is_graph)
-		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
-	return false;
+	return ask(tenant, pool, call);
 }
 
 static bool ask_less(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
@@ -405,7 +406,7 @@ static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
 
 		/* As much as it may be, while the driver does not say. */
 		if (tries == SETTLE_TRIES || !pool_read_reserved(pool, &reserved) ||
-		    is_giving(tenant))
+		    is_counted_on(tenant, pool))
 			reserved = held + call->growth;
 		grown = reserved > held ? reserved - held : 0;
 		if (grown > call->growth)
@@ -425,8 +426,6 @@ static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
 
 bool pool_call_end(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call)
 {
-	if (pool->is_graph)
-		__atomic_sub_fetch(&pool->wanted, call->bytes, __ATOMIC_SEQ_CST);
 	keep_growth(tenant, pool, call);
 	end_growth(tenant, pool, call);
 	region_tend(tenant->quota.region, false);

@@ -31,15 +31,19 @@ struct table_entry {
 			 * object; of graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
 	uint32_t gaps;  /* of graphs: between their kernels, where these come one after the other */
-	uint32_t refs;  /* of contexts, objects and handles; of graphs GRAPH_NEW or GRAPH_LAUNCHED;
-			 * of bodies how many the node has */
+	uint32_t refs;  /* of contexts, objects and handles; of graphs when they were last launched,
+			 * graph_use.c; of bodies how many the node has */
 	enum table_kind kind;
 };
 
 enum {
 	GRAPH_NEW = 1,
-	GRAPH_LAUNCHED,
+	GRAPH_COUNTED, /* and above; graph_use.c */
 };
+
+/* `bytes` of a graph: whole megabytes, and 1 if a launch leaves some of it allocated. */
+#define GRAPH_LEAVES(entry) (((entry)->bytes & 1) != 0)
+#define GRAPH_BYTES(entry) ((entry)->bytes & ~UINT64_C(1))
 
 /* Zeroed memory is an empty table, also the one that a forked child finds. */
 struct table {

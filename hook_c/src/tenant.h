@@ -31,6 +31,21 @@ enum {
 	TENANT_POOL_ENDED, /* destroyed, and free when nobody is at it any more */
 };
 
+/* What launches of graphs may have in use of a device's memory for them; graph_use.c. */
+struct tenant_graphs {
+	uint32_t locked;
+	uint32_t calls;       /* launches that are being made */
+	uint32_t begun;       /* so far */
+	uint32_t epoch;       /* grows whenever it is known what is in use */
+	uint32_t first_epoch; /* since when something is */
+	uint64_t stream;      /* the only one with launches since then; 0: none */
+	struct tenant_graphs_sum {
+		uint64_t bytes;
+		uint64_t left_bytes; /* of that: by those that leave something allocated */
+	} all, recent; /* of the instances launched in or after first_epoch; what was known in use,
+			* and the instances launched in this one */
+};
+
 /* A memory pool of the driver that this process takes device memory from; hook_pool.c, and what
  * it is charged: pool_account.c. What an allocation looks at stands in one line. */
 struct tenant_pool {
@@ -44,12 +59,12 @@ struct tenant_pool {
 	uint32_t tight;     /* 1: a call is under way that is charged for less than it may take */
 	bool is_graph;      /* one a device */
 	uint64_t threshold; /* how much the program lets it keep; the driver's own is without end */
-	uint64_t wanted;    /* bytes that calls under way ask for; of graphs */
 	uint64_t undone;    /* freed by us with cuMemFree, and counted as used for ever */
-	uint64_t pad[6];
+	struct tenant_graphs graphs;
+	uint64_t pad[7];
 };
 
-_Static_assert(sizeof(struct tenant_pool) == 128, "whole lines; the first begins a page");
+_Static_assert(sizeof(struct tenant_pool) == 192, "whole lines; the first begins a page");
 
 /* The local memory of a context, once it has grown; hook_local.c. */
 struct tenant_local {
@@ -63,7 +78,8 @@ struct tenant_local {
 
 /* A stream that pools' memory has been freed in; hook_streams.c. */
 struct tenant_stream {
-	uint64_t name;      /* 0: free */
+	uint64_t name; /* 0: free */
+	uint64_t context;
 	uint32_t has_freed; /* and is not known to have come to it */
 	uint32_t users;     /* threads that are about to put an event into it */
 };

@@ -621,11 +621,13 @@ def test_graph_memory_comes_at_the_first_launch_and_goes_with_a_trim(
 
     launched = tenant.do("call", "cuGraphLaunch", exec_, stream)
     after = gpu.used_bytes()
+    tenant.do("call", "cuStreamSynchronize", stream)
+    waited = gpu.used_bytes()
     tenant.do("call", "cuDeviceGraphMemTrim", 0)
 
     assert (code, instantiated, launched) == (0, 0, 0)
     assert before == CONTEXT
-    assert after == CONTEXT + 128 * MIB
+    assert after == waited == CONTEXT + 128 * MIB
     assert gpu.used_bytes() == CONTEXT
 
 

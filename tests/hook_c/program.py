@@ -118,6 +118,49 @@ class Program(Driver):
             )
         )
 
+    def graph_nodes(self, nodes: list[tuple[int, list[int]]]) -> tuple[int, int, list[int]]:
+        """Make a graph of nodes: of so many bytes, or, of number n < 0, that free node -n - 1.
+
+        Each stands behind the nodes of its list. Code, graph and addresses.
+        """
+        graph = ctypes.c_void_p()
+        self._cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        made: list[int] = []
+        addresses: list[int] = []
+        for size, after in nodes:
+            node = ctypes.c_void_p()
+            before = (ctypes.c_void_p * max(1, len(after)))(*(made[i] for i in after))
+            place = (ctypes.byref(node), graph, before, ctypes.c_size_t(len(after)))
+            if size > 0:
+                parameters = (ctypes.c_uint64 * 15)(1, 1)
+                parameters[13] = size
+                code = self._cuda.cuGraphAddMemAllocNode(*place, parameters)
+                addresses.append(parameters[14])
+            else:
+                code = self._cuda.cuGraphAddMemFreeNode(*place, ctypes.c_uint64(addresses[-size - 1]))
+                addresses.append(0)
+            if code != 0:
+                return int(code), 0, []
+            made.append(int(node.value or 0))
+        return 0, int(graph.value or 0), addresses
+
+    def move_into_graph(self, child: int) -> tuple[int, int]:
+        """Make a graph that takes another one over; code and graph."""
+        graph, node = ctypes.c_void_p(), ctypes.c_void_p()
+        self._cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        parameters = (ctypes.c_uint64 * 32)(4, 0, child, 1)
+        code = self._cuda.cuGraphAddNode_v2(
+            ctypes.byref(node), graph, None, None, ctypes.c_size_t(0), parameters
+        )
+        return int(code), int(graph.value or 0)
+
+    def instantiate_uploaded(self, name: str, graph: int, stream: int) -> tuple[int, int]:
+        """Instantiate a graph and upload it at once; code and instance."""
+        instance = ctypes.c_void_p()
+        parameters = (ctypes.c_uint64 * 4)(2, stream)
+        code = self._cuda[name](ctypes.byref(instance), ctypes.c_void_p(graph), parameters)
+        return int(code), int(instance.value or 0)
+
     def launch_by(self, name: str, kernel: int) -> int:
         """Launch one block of one thread by a function with the arguments of cuLaunchKernel."""
         return int(self._cuda[name](ctypes.c_void_p(kernel), 1, 1, 1, 1, 1, 1, 0, None, None, None))

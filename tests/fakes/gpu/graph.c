@@ -5,6 +5,7 @@
 #include "graph.h"
 #include "address.h"
 #include "context.h"
+#include "graph_memory.h"
 #include "memory.h"
 #include "module.h"
 #include "stream.h"
@@ -14,7 +15,9 @@
 
 #define GRAPH_MAGIC 0x47524150
 #define EXEC_MAGIC 0x47455845
-#define POOL_STEP_BYTES (32 * MIB)
+#define INSTANTIATE_AUTO_FREE 1
+#define INSTANTIATE_UPLOAD 2
+#define INSTANTIATE_DEVICE_LAUNCH 4
 
 struct node {
 	enum graph_node_type type;
@@ -24,18 +27,28 @@ struct node {
 	CUfunction kernel; /* of a node made by hand or captured */
 	uint64_t bytes;    /* of an allocation */
 	CUdeviceptr address;
+	uint64_t region; /* of an allocation that this graph does not free: its number */
+	const struct node *allocated; /* what a node frees, if this graph has allocated it */
 	struct graph *child;
 	struct graph *bodies[2]; /* of a conditional node */
-	bool is_captured;
+	struct node **after;
+	size_t after_count;
 	struct node *next;
 };
+
+struct exec;
 
 struct graph {
 	uint32_t magic;
 	CUdevice ordinal;
 	struct node *first;
 	struct node **last;
+	struct node *tail; /* of a capture: the newest node */
 	unsigned int count;
+	/* Where all its allocations lie. What is free at a node may be given again. */
+	CUdeviceptr heap;
+	uint64_t heap_bytes;
+	struct exec *instance; /* of a graph that allocates there is one at most */
 };
 
 #define MOST_LEFT 64
@@ -44,24 +57,17 @@ struct graph {
 struct exec {
 	uint32_t magic;
 	CUdevice ordinal;
+	struct graph *graph; /* NULL: destroyed, or it allocates nothing */
 	uint64_t duration_ns;
 	uint64_t kernels;
 	uint64_t local_bytes;
-	uint64_t held_bytes; /* allocated and not yet freed, while the nodes are read */
-	uint64_t allocated_bytes;
-	uint64_t number;
+	bool frees_itself; /* what its last launch has left */
+	struct graph_mapping mapping;
 	size_t left_count; /* what a launch leaves allocated: numbers of regions */
 	uint64_t left[MOST_LEFT];
+	size_t freed_count; /* what it frees that others have left */
+	uint64_t freed[MOST_LEFT];
 };
-
-/* The graph memory of one device. What a graph frees itself the next launch may have; what it
- * leaves allocated stays its own until the program frees it. */
-static struct {
-	uint64_t used_bytes;
-	uint64_t used_high_bytes;
-	uint64_t reserved_bytes;
-	uint64_t reserved_high_bytes;
-} graph_memory[FAKE_MAX_CARDS];
 
 static uint64_t captures;        /* begun so far; a capture's number */
 static uint64_t broken;          /* captures up to this number are broken */
@@ -92,12 +98,20 @@ static struct graph *new_graph(CUdevice ordinal)
 	return graph;
 }
 
-static struct node *add_node(struct graph *graph, enum graph_node_type type, uint64_t duration_ns)
+static struct node *add_node(struct graph *graph, enum graph_node_type type, uint64_t duration_ns,
+			     struct node *const *after, size_t count)
 {
 	struct node *node = calloc(1, sizeof(*node));
 
 	if (node == NULL)
 		return NULL;
+	node->after = calloc(count + 1, sizeof(*node->after));
+	if (node->after == NULL) {
+		free(node);
+		return NULL;
+	}
+	for (; node->after_count < count; node->after_count++)
+		node->after[node->after_count] = after[node->after_count];
 	node->type = type;
 	node->graph = graph;
 	node->duration_ns = duration_ns;
@@ -107,82 +121,203 @@ static struct node *add_node(struct graph *graph, enum graph_node_type type, uin
 	return node;
 }
 
-/* The address is fixed when the node is made; the memory comes at the first launch. */
-static struct node *add_allocation(struct graph *graph, uint64_t bytes)
+/* --- addresses ------------------------------------------------------------------------------ */
+
+static bool is_behind(struct node *const *after, size_t count, const struct node *node)
 {
-	CUdeviceptr address = address_reserve(bytes);
+	for (size_t i = 0; i < count; i++)
+		if (after[i] == node || is_behind(after[i]->after, after[i]->after_count, node))
+			return true;
+	return false;
+}
+
+/* Whether the graph has freed it when it comes to what stands behind those nodes. */
+static bool is_freed(const struct node *allocation, struct node *const *after, size_t count)
+{
+	for (const struct node *node = allocation->graph->first; node != NULL; node = node->next)
+		if (node->allocated == allocation && is_behind(after, count, node))
+			return true;
+	return false;
+}
+
+/* Regions are made of granules. */
+static uint64_t end_of(const struct node *node)
+{
+	return node->address + round_up(node->bytes, GRANULE_BYTES);
+}
+
+static const struct node *in_the_way(const struct graph *graph, CUdeviceptr start, uint64_t bytes,
+				     struct node *const *after, size_t count)
+{
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		if (node->type == GRAPH_NODE_MEM_ALLOC && node->address < start + bytes &&
+		    start < end_of(node) && !is_freed(node, after, count))
+			return node;
+	return NULL;
+}
+
+static CUdeviceptr heap_end(const struct graph *graph)
+{
+	CUdeviceptr end = round_up(graph->heap, GRAPH_BLOCK_BYTES);
+
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		if (node->type == GRAPH_NODE_MEM_ALLOC && end_of(node) > end)
+			end = end_of(node);
+	return end;
+}
+
+/* The lowest place among the addresses given so far that is free at a node behind those, else the
+ * end of them; 0: there is none. */
+static CUdeviceptr find_place(struct graph *graph, uint64_t bytes, struct node *const *after,
+			      size_t count)
+{
+	if (graph->heap == 0) {
+		graph->heap_bytes =
+			round_up(device_describe(graph->ordinal)->memory_bytes, GRAPH_BLOCK_BYTES) +
+			GRAPH_BLOCK_BYTES;
+		graph->heap = address_reserve(graph->heap_bytes);
+		if (graph->heap == 0)
+			return 0;
+	}
+
+	CUdeviceptr start = round_up(graph->heap, GRAPH_BLOCK_BYTES);
+	const struct node *node;
+
+	while ((node = in_the_way(graph, start, bytes, after, count)) != NULL)
+		start = end_of(node);
+	if (bytes > heap_end(graph) - start)
+		start = heap_end(graph);
+	return bytes <= graph->heap + graph->heap_bytes - start ? start : 0;
+}
+
+/* What the graph frees itself never outlives a launch. */
+static void forget_region(struct node *node)
+{
+	struct region *region = node->region != 0 ? memory_by_number(node->region) : NULL;
+
+	node->region = 0;
+	if (region == NULL)
+		return;
+	region->orphaned = region->taken;
+	if (!region->taken)
+		memory_undescribe(region);
+}
+
+/* The address is fixed when the node is made; the memory comes at the first launch. */
+static struct node *add_allocation(struct graph *graph, uint64_t bytes, struct node *const *after,
+				   size_t count)
+{
+	CUdeviceptr address = bytes <= ADDRESS_BYTES ? find_place(graph, bytes, after, count) : 0;
 	if (address == 0)
 		return NULL;
-	struct node *node = add_node(graph, GRAPH_NODE_MEM_ALLOC, 0);
-	if (node == NULL || memory_describe(REGION_GRAPH, address, bytes, graph->ordinal) == NULL) {
-		address_release(address, bytes);
+	for (struct node *old = graph->first; old != NULL; old = old->next)
+		if (old->type == GRAPH_NODE_MEM_ALLOC &&
+		    old->address < address + round_up(bytes, GRANULE_BYTES) &&
+		    address < end_of(old))
+			forget_region(old);
+	struct node *node = add_node(graph, GRAPH_NODE_MEM_ALLOC, 0, after, count);
+	if (node == NULL)
 		return NULL;
-	}
+	const struct region *region = memory_describe(REGION_GRAPH, address, bytes, graph->ordinal);
 	node->bytes = bytes;
 	node->address = address;
+	node->region = region != NULL ? region->number : 0;
 	return node;
 }
 
+static struct node *add_free(struct graph *graph, CUdeviceptr address, struct node *const *after,
+			     size_t count)
+{
+	struct node *node = add_node(graph, GRAPH_NODE_MEM_FREE, 0, after, count);
+
+	if (node == NULL)
+		return NULL;
+	node->address = address;
+	for (const struct node *other = graph->first; other != NULL; other = other->next)
+		if (other->type == GRAPH_NODE_MEM_ALLOC && other->address == address)
+			node->allocated = other;
+	return node;
+}
+
+/* Addresses at which something is left are not used again. */
 static void drop_graph(struct graph *graph)
 {
+	bool is_left = false;
+
 	while (graph->first != NULL) {
 		struct node *node = graph->first;
+		const struct region *region =
+			node->region != 0 ? memory_by_number(node->region) : NULL;
+		is_left |= region != NULL && region->taken;
+		forget_region(node);
 		graph->first = node->next;
-		struct region *region =
-			node->type == GRAPH_NODE_MEM_ALLOC ? memory_find(node->address) : NULL;
-		if (region != NULL && region->kind == REGION_GRAPH) {
-			region->orphaned = region->taken;
-			if (!region->taken)
-				memory_release(region);
-		}
+		free(node->after);
 		free(node);
 	}
+	if (graph->heap != 0 && !is_left)
+		address_release(graph->heap, graph->heap_bytes);
+	if (graph->instance != NULL)
+		graph->instance->graph = NULL;
 	graph->magic = 0;
 	free(graph);
 }
 
 /* --- capture -------------------------------------------------------------------------------- */
 
+/* What is captured stands behind what was captured before it, also where that was another stream.
+ */
+static struct node *capture_node(struct graph *graph, enum graph_node_type type,
+				 uint64_t duration_ns)
+{
+	struct node *node = add_node(graph, type, duration_ns, &graph->tail, graph->tail != NULL);
+
+	if (node != NULL)
+		graph->tail = node;
+	return node;
+}
+
 CUresult graph_capture(struct stream *stream, enum graph_node_type type, uint64_t duration_ns)
 {
 	if (stream->capture_number <= broken)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	return add_node(stream->capture, type, duration_ns) != NULL ? CUDA_SUCCESS
-								    : CUDA_ERROR_OUT_OF_MEMORY;
+	return capture_node(stream->capture, type, duration_ns) != NULL ? CUDA_SUCCESS
+									: CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult graph_capture_kernel(struct stream *stream, uint64_t duration_ns, CUfunction kernel)
 {
 	if (stream->capture_number <= broken)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	struct node *node = add_node(stream->capture, GRAPH_NODE_KERNEL, duration_ns);
+	struct node *node = capture_node(stream->capture, GRAPH_NODE_KERNEL, duration_ns);
 	if (node == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	node->kernel = kernel;
 	node->local_bytes = kernel->local_bytes;
-	node->is_captured = true;
 	return CUDA_SUCCESS;
 }
 
 CUresult graph_capture_allocation(struct stream *stream, uint64_t bytes, CUdeviceptr *address)
 {
+	struct graph *graph = stream->capture;
 	if (stream->capture_number <= broken)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	const struct node *node = add_allocation(stream->capture, bytes);
+	struct node *node = add_allocation(graph, bytes, &graph->tail, graph->tail != NULL);
 	if (node == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	graph->tail = node;
 	*address = node->address;
 	return CUDA_SUCCESS;
 }
 
 CUresult graph_capture_release(struct stream *stream, CUdeviceptr address)
 {
+	struct graph *graph = stream->capture;
 	if (stream->capture_number <= broken)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	struct node *node = add_node(stream->capture, GRAPH_NODE_MEM_FREE, 0);
+	struct node *node = add_free(graph, address, &graph->tail, graph->tail != NULL);
 	if (node == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	node->address = address;
+	graph->tail = node;
 	return CUDA_SUCCESS;
 }
 
@@ -387,14 +522,18 @@ CUDA_API(cuGraphDestroy, (struct graph * graph))
 	return CUDA_SUCCESS;
 }
 
-static CUresult add(const char *function, struct node **out, struct graph *graph,
-		    enum graph_node_type type, uint64_t duration_ns)
+#define DEPENDENCIES struct node **out, struct graph *graph, struct node *const *after, size_t count
+#define DEPEND out, graph, after, count
+
+static CUresult add(const char *function, DEPENDENCIES, enum graph_node_type type,
+		    uint64_t duration_ns)
 {
-	CUresult status = enter(function, out != NULL && graph_valid(graph));
+	CUresult status =
+		enter(function, out != NULL && graph_valid(graph) && (after != NULL || count == 0));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	*out = add_node(graph, type, duration_ns);
+	*out = add_node(graph, type, duration_ns, after, count);
 	return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -410,12 +549,12 @@ struct kernel_parameters {
 	CUcontext context;
 };
 
-static CUresult add_kernel(const char *function, struct node **out, struct graph *graph,
+static CUresult add_kernel(const char *function, DEPENDENCIES,
 			   const struct kernel_parameters *parameters, CUfunction kernel)
 {
 	if (parameters == NULL || !function_valid(kernel))
 		return enter(function, false);
-	CUresult status = add(function, out, graph, GRAPH_NODE_KERNEL,
+	CUresult status = add(function, DEPEND, GRAPH_NODE_KERNEL,
 			      function_duration_ns(kernel, parameters->parameters));
 	if (status == CUDA_SUCCESS) {
 		(*out)->kernel = kernel;
@@ -424,13 +563,9 @@ static CUresult add_kernel(const char *function, struct node **out, struct graph
 	return status;
 }
 
-#define DEPENDENCIES struct node **out, struct graph *graph, const void *dependencies, size_t count
-
 CUDA_API(cuGraphAddKernelNode, (DEPENDENCIES, const struct kernel_parameters *parameters))
 {
-	(void)dependencies;
-	(void)count;
-	return add_kernel(__func__, out, graph, parameters,
+	return add_kernel(__func__, DEPEND, parameters,
 			  parameters != NULL ? parameters->function : NULL);
 }
 
@@ -443,54 +578,61 @@ static CUfunction kernel_of(const struct kernel_parameters *parameters)
 
 CUDA_API(cuGraphAddKernelNode_v2, (DEPENDENCIES, const struct kernel_parameters *parameters))
 {
-	(void)dependencies;
-	(void)count;
-	return add_kernel(__func__, out, graph, parameters, kernel_of(parameters));
+	return add_kernel(__func__, DEPEND, parameters, kernel_of(parameters));
 }
 
 CUDA_API(cuGraphAddEmptyNode, (DEPENDENCIES))
 {
-	(void)dependencies;
-	(void)count;
-	return add(__func__, out, graph, GRAPH_NODE_EMPTY, 0);
+	return add(__func__, DEPEND, GRAPH_NODE_EMPTY, 0);
 }
 
 CUDA_API(cuGraphAddHostNode, (DEPENDENCIES, const void *parameters))
 {
-	(void)dependencies;
-	(void)count;
 	(void)parameters;
-	return add(__func__, out, graph, GRAPH_NODE_HOST, 0);
+	return add(__func__, DEPEND, GRAPH_NODE_HOST, 0);
 }
 
 CUDA_API(cuGraphAddMemcpyNode, (DEPENDENCIES, const void *parameters, CUcontext context))
 {
-	(void)dependencies;
-	(void)count;
 	(void)parameters;
 	(void)context;
-	return add(__func__, out, graph, GRAPH_NODE_MEMCPY, 0);
+	return add(__func__, DEPEND, GRAPH_NODE_MEMCPY, 0);
 }
 
 CUDA_API(cuGraphAddMemsetNode, (DEPENDENCIES, const void *parameters, CUcontext context))
 {
-	(void)dependencies;
-	(void)count;
 	(void)parameters;
 	(void)context;
-	return add(__func__, out, graph, GRAPH_NODE_MEMSET, 0);
+	return add(__func__, DEPEND, GRAPH_NODE_MEMSET, 0);
+}
+
+static bool allocates(const struct graph *graph)
+{
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		if (node->type == GRAPH_NODE_MEM_ALLOC || node->type == GRAPH_NODE_MEM_FREE ||
+		    (node->child != NULL && allocates(node->child)))
+			return true;
+	return false;
+}
+
+#define OWNERSHIP_MOVE 1
+
+/* Not cloned, as a driver does: the child is what it was when the instance is made. */
+static CUresult add_child(const char *function, DEPENDENCIES, struct graph *child, bool moved)
+{
+	if (!graph_valid(child))
+		return enter(function, false);
+	if (!moved && allocates(child))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	CUresult status = add(function, DEPEND, GRAPH_NODE_GRAPH, 0);
+	if (status == CUDA_SUCCESS)
+		(*out)->child = child;
+	return status;
 }
 
 CUDA_API(cuGraphAddChildGraphNode, (DEPENDENCIES, struct graph *child))
 {
-	(void)dependencies;
-	(void)count;
-	if (!graph_valid(child))
-		return enter(__func__, false);
-	CUresult status = add(__func__, out, graph, GRAPH_NODE_GRAPH, 0);
-	if (status == CUDA_SUCCESS)
-		(*out)->child = child;
-	return status;
+	return add_child(__func__, DEPEND, child, false);
 }
 
 struct allocation_parameters {
@@ -501,7 +643,7 @@ struct allocation_parameters {
 	CUdeviceptr address; /* out */
 };
 
-static CUresult add_allocation_node(const char *function, struct node **out, struct graph *graph,
+static CUresult add_allocation_node(const char *function, DEPENDENCIES,
 				    struct allocation_parameters *parameters)
 {
 	CUresult status = enter(function, out != NULL && graph_valid(graph) && parameters != NULL &&
@@ -509,7 +651,7 @@ static CUresult add_allocation_node(const char *function, struct node **out, str
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	*out = add_allocation(graph, parameters->bytes);
+	*out = add_allocation(graph, parameters->bytes, after, count);
 	if (*out == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	parameters->address = (*out)->address;
@@ -518,26 +660,23 @@ static CUresult add_allocation_node(const char *function, struct node **out, str
 
 CUDA_API(cuGraphAddMemAllocNode, (DEPENDENCIES, struct allocation_parameters *parameters))
 {
-	(void)dependencies;
-	(void)count;
-	return add_allocation_node(__func__, out, graph, parameters);
+	return add_allocation_node(__func__, DEPEND, parameters);
 }
 
-static CUresult add_free_node(const char *function, struct node **out, struct graph *graph,
-			      CUdeviceptr address)
+static CUresult add_free_node(const char *function, DEPENDENCIES, CUdeviceptr address)
 {
-	CUresult status = add(function, out, graph, GRAPH_NODE_MEM_FREE, 0);
-
-	if (status == CUDA_SUCCESS)
-		(*out)->address = address;
-	return status;
+	CUresult status =
+		enter(function, out != NULL && graph_valid(graph) && (after != NULL || count == 0));
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	*out = add_free(graph, address, after, count);
+	return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUDA_API(cuGraphAddMemFreeNode, (DEPENDENCIES, CUdeviceptr address))
 {
-	(void)dependencies;
-	(void)count;
-	return add_free_node(__func__, out, graph, address);
+	return add_free_node(__func__, DEPEND, address);
 }
 
 struct node_parameters {
@@ -547,6 +686,10 @@ struct node_parameters {
 		struct kernel_parameters kernel;
 		struct allocation_parameters allocation;
 		CUdeviceptr address;
+		struct {
+			struct graph *graph;
+			int ownership;
+		} child;
 		struct conditional_parameters {
 			unsigned long long handle;
 			int kind;
@@ -559,12 +702,12 @@ struct node_parameters {
 	long long end;
 };
 
-static CUresult add_conditional(const char *function, struct node **out, struct graph *graph,
+static CUresult add_conditional(const char *function, DEPENDENCIES,
 				struct conditional_parameters *parameters)
 {
 	if (parameters->count == 0 || parameters->count > 2)
 		return enter(function, false);
-	CUresult status = add(function, out, graph, GRAPH_NODE_CONDITIONAL, 0);
+	CUresult status = add(function, DEPEND, GRAPH_NODE_CONDITIONAL, 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -574,26 +717,28 @@ static CUresult add_conditional(const char *function, struct node **out, struct 
 	return CUDA_SUCCESS;
 }
 
-static CUresult add_any(const char *function, struct node **out, struct graph *graph,
-			struct node_parameters *parameters)
+static CUresult add_any(const char *function, DEPENDENCIES, struct node_parameters *parameters)
 {
 	if (parameters == NULL)
 		return enter(function, false);
 	switch (parameters->type) {
 	case GRAPH_NODE_KERNEL:
-		return add_kernel(function, out, graph, &parameters->of.kernel,
+		return add_kernel(function, DEPEND, &parameters->of.kernel,
 				  kernel_of(&parameters->of.kernel));
 	case GRAPH_NODE_MEM_ALLOC:
-		return add_allocation_node(function, out, graph, &parameters->of.allocation);
+		return add_allocation_node(function, DEPEND, &parameters->of.allocation);
 	case GRAPH_NODE_MEM_FREE:
-		return add_free_node(function, out, graph, parameters->of.address);
+		return add_free_node(function, DEPEND, parameters->of.address);
 	case GRAPH_NODE_CONDITIONAL:
-		return add_conditional(function, out, graph, &parameters->of.conditional);
+		return add_conditional(function, DEPEND, &parameters->of.conditional);
+	case GRAPH_NODE_GRAPH:
+		return add_child(function, DEPEND, parameters->of.child.graph,
+				 parameters->of.child.ownership == OWNERSHIP_MOVE);
 	case GRAPH_NODE_EMPTY:
 	case GRAPH_NODE_MEMCPY:
 	case GRAPH_NODE_MEMSET:
 	case GRAPH_NODE_HOST:
-		return add(function, out, graph, (enum graph_node_type)parameters->type, 0);
+		return add(function, DEPEND, (enum graph_node_type)parameters->type, 0);
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
@@ -601,27 +746,40 @@ static CUresult add_any(const char *function, struct node **out, struct graph *g
 
 CUDA_API(cuGraphAddNode, (DEPENDENCIES, struct node_parameters *parameters))
 {
-	(void)dependencies;
-	(void)count;
-	return add_any(__func__, out, graph, parameters);
+	return add_any(__func__, DEPEND, parameters);
 }
 
-CUDA_API(cuGraphAddNode_v2, (struct node * *out, struct graph *graph, const void *dependencies,
+CUDA_API(cuGraphAddNode_v2, (struct node * *out, struct graph *graph, struct node *const *after,
 			     const void *edges, size_t count, struct node_parameters *parameters))
 {
-	(void)dependencies;
 	(void)edges;
-	(void)count;
-	return add_any(__func__, out, graph, parameters);
+	return add_any(__func__, DEPEND, parameters);
+}
+
+static bool add_dependency(struct node *node, struct node *before)
+{
+	struct node **longer =
+		realloc(node->after, (node->after_count + 1) * sizeof(struct node *));
+
+	if (longer == NULL)
+		return false;
+	node->after = longer;
+	node->after[node->after_count++] = before;
+	return true;
 }
 
 CUDA_API(cuGraphAddDependencies,
-	 (struct graph * graph, const void *from, const void *to, size_t count))
+	 (struct graph * graph, struct node *const *from, struct node *const *to, size_t count))
 {
-	(void)from;
-	(void)to;
-	(void)count;
-	return enter(__func__, graph_valid(graph));
+	CUresult status =
+		enter(__func__, graph_valid(graph) && ((from != NULL && to != NULL) || count == 0));
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	for (size_t i = 0; i < count; i++)
+		if (!add_dependency(to[i], from[i]))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	return CUDA_SUCCESS;
 }
 
 CUDA_API(cuGraphGetNodes, (struct graph * graph, struct node **out, size_t *count))
@@ -638,28 +796,13 @@ CUDA_API(cuGraphGetNodes, (struct graph * graph, struct node **out, size_t *coun
 	return CUDA_SUCCESS;
 }
 
-/* What was captured depends on what was captured before it; nodes made by hand do not say. */
-static bool is_behind(const struct node *node, const struct node *before)
-{
-	return node != NULL && node->is_captured && before != NULL && before->next == node;
-}
-
-static const struct node *before_of(const struct node *node)
-{
-	const struct node *before = node->graph->first;
-
-	while (before != NULL && before->next != node)
-		before = before->next;
-	return before;
-}
-
 CUDA_API(cuGraphNodeGetDependencies, (struct node * node, struct node **out, size_t *count))
 {
 	CUresult status = enter(__func__, node != NULL && out == NULL && count != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	*count = is_behind(node, before_of(node));
+	*count = node->after_count;
 	return CUDA_SUCCESS;
 }
 
@@ -669,7 +812,10 @@ CUDA_API(cuGraphNodeGetDependentNodes, (struct node * node, struct node **out, s
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	*count = is_behind(node->next, node);
+	*count = 0;
+	for (const struct node *other = node->graph->first; other != NULL; other = other->next)
+		for (size_t i = 0; i < other->after_count; i++)
+			*count += other->after[i] == node;
 	return CUDA_SUCCESS;
 }
 
@@ -741,48 +887,58 @@ CUDA_API(cuGraphChildGraphNodeGetGraph, (struct node * node, struct graph **out)
 
 /* --- running -------------------------------------------------------------------------------- */
 
-static uint64_t allocated_at(const struct graph *graph, CUdeviceptr address)
+static bool frees(const struct graph *graph, const struct node *allocation)
 {
 	for (const struct node *node = graph->first; node != NULL; node = node->next)
-		if (node->type == GRAPH_NODE_MEM_ALLOC && node->address == address)
-			return node->bytes;
-	return 0;
-}
-
-static bool frees(const struct graph *graph, CUdeviceptr address)
-{
-	for (const struct node *node = graph->first; node != NULL; node = node->next)
-		if (node->type == GRAPH_NODE_MEM_FREE && node->address == address)
+		if (node->allocated == allocation)
 			return true;
 	return false;
 }
 
-static void leave(struct exec *exec, const struct graph *graph, const struct node *node)
+static void note(uint64_t *list, size_t *count, uint64_t region)
 {
-	const struct region *region = memory_find(node->address);
-
-	if (region != NULL && !frees(graph, node->address) && exec->left_count < MOST_LEFT)
-		exec->left[exec->left_count++] = region->number;
+	if (region != 0 && *count < MOST_LEFT)
+		list[(*count)++] = region;
 }
 
-/* What one node frees the next may have: the memory of a graph is the most that it holds at once.
- */
+/* A block behind every part of the addresses that an allocation lies in. */
+static size_t blocks_of(const struct graph *graph)
+{
+	size_t count = 0;
+
+	for (uint64_t block = 0; block * GRAPH_BLOCK_BYTES < graph->heap_bytes; block++) {
+		CUdeviceptr start =
+			round_up(graph->heap, GRAPH_BLOCK_BYTES) + block * GRAPH_BLOCK_BYTES;
+		const struct node *node = graph->first;
+
+		while (node != NULL &&
+		       (node->type != GRAPH_NODE_MEM_ALLOC ||
+			node->address >= start + GRAPH_BLOCK_BYTES || end_of(node) <= start))
+			node = node->next;
+		count += node != NULL;
+	}
+	return count;
+}
+
 static void read_graph(struct exec *exec, const struct graph *graph)
 {
+	exec->mapping.count += blocks_of(graph);
 	for (const struct node *node = graph->first; node != NULL; node = node->next) {
 		exec->duration_ns += node->duration_ns;
 		exec->kernels += node->type == GRAPH_NODE_KERNEL;
-		exec->held_bytes += node->bytes;
-		if (node->type == GRAPH_NODE_MEM_ALLOC)
-			leave(exec, graph, node);
-		if (exec->held_bytes > exec->allocated_bytes)
-			exec->allocated_bytes = exec->held_bytes;
-		if (node->type == GRAPH_NODE_MEM_FREE)
-			exec->held_bytes -= allocated_at(graph, node->address);
+		if (node->type == GRAPH_NODE_MEM_ALLOC && !frees(graph, node))
+			note(exec->left, &exec->left_count, node->region);
+		if (node->type == GRAPH_NODE_MEM_FREE && node->allocated == NULL) {
+			const struct region *region = memory_find(node->address);
+			if (region != NULL)
+				note(exec->freed, &exec->freed_count, region->number);
+		}
 		if (node->local_bytes > exec->local_bytes)
 			exec->local_bytes = node->local_bytes;
-		if (node->child != NULL)
+		if (node->child != NULL) {
 			read_graph(exec, node->child);
+			exec->mapping.count += allocates(node->child); /* one more (measured) */
+		}
 		/* As if each of them runs once. */
 		for (int i = 0; i < 2; i++)
 			if (node->bodies[i] != NULL)
@@ -790,30 +946,65 @@ static void read_graph(struct exec *exec, const struct graph *graph)
 	}
 }
 
-static CUresult instantiate(const char *function, struct exec **out, const struct graph *graph)
+static bool has_allocating_body(const struct graph *graph)
+{
+	for (const struct node *node = graph->first; node != NULL; node = node->next)
+		for (int i = 0; i < 2; i++)
+			if (node->bodies[i] != NULL && allocates(node->bodies[i]))
+				return true;
+	return false;
+}
+
+/* Of what a graph says now; NULL: no memory of the machine. */
+static struct exec *make_exec(struct graph *graph)
+{
+	struct exec *exec = calloc(1, sizeof(*exec));
+
+	if (exec == NULL)
+		return NULL;
+	exec->magic = EXEC_MAGIC;
+	exec->ordinal = graph->ordinal;
+	read_graph(exec, graph);
+	exec->mapping.block = calloc(exec->mapping.count + 1, sizeof(*exec->mapping.block));
+	if (exec->mapping.block == NULL) {
+		free(exec);
+		return NULL;
+	}
+	exec->mapping.owner = ++execs;
+	return exec;
+}
+
+static CUresult instantiate(const char *function, struct exec **out, struct graph *graph,
+			    uint64_t flags)
 {
 	CUresult status = enter(function, out != NULL && graph_valid(graph));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	struct exec *exec = calloc(1, sizeof(*exec));
+	if (graph->instance != NULL)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (has_allocating_body(graph) ||
+	    (allocates(graph) && (flags & INSTANTIATE_DEVICE_LAUNCH) != 0))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct exec *exec = make_exec(graph);
 	if (exec == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	exec->magic = EXEC_MAGIC;
-	exec->ordinal = graph->ordinal;
-	exec->number = ++execs;
-	read_graph(exec, graph);
+	exec->frees_itself = (flags & INSTANTIATE_AUTO_FREE) != 0;
+	if (allocates(graph)) {
+		graph->instance = exec;
+		exec->graph = graph;
+	}
 	*out = exec;
 	return CUDA_SUCCESS;
 }
 
-static CUresult instantiate_old(const char *function, struct exec **out, const struct graph *graph,
+static CUresult instantiate_old(const char *function, struct exec **out, struct graph *graph,
 				struct node **failed, const char *log, size_t length)
 {
 	(void)failed;
 	(void)log;
 	(void)length;
-	return instantiate(function, out, graph);
+	return instantiate(function, out, graph, 0);
 }
 
 CUDA_API(cuGraphInstantiate,
@@ -831,32 +1022,8 @@ CUDA_API(cuGraphInstantiate_v2,
 CUDA_API(cuGraphInstantiateWithFlags,
 	 (struct exec * *out, struct graph *graph, unsigned long long flags))
 {
-	(void)flags;
-	return instantiate(__func__, out, graph);
+	return instantiate(__func__, out, graph, flags);
 }
-
-struct instantiate_parameters {
-	uint64_t flags;
-	CUstream upload;
-	struct node *failed;
-	int result;
-};
-
-static CUresult instantiate_with(const char *function, bool per_thread, struct exec **out,
-				 struct graph *graph, struct instantiate_parameters *parameters)
-{
-	(void)per_thread;
-	CUresult status = instantiate(function, parameters != NULL ? out : NULL, graph);
-	if (parameters != NULL) {
-		parameters->failed = NULL;
-		parameters->result = status != CUDA_SUCCESS;
-	}
-	return status;
-}
-
-STREAM_API(cuGraphInstantiateWithParams, _ptsz,
-	   (struct exec * *out, struct graph *graph, struct instantiate_parameters *parameters),
-	   instantiate_with, out, graph, parameters)
 
 static bool exec_valid(const struct exec *exec)
 {
@@ -869,21 +1036,29 @@ CUDA_API(cuGraphExecDestroy, (struct exec * exec))
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
+	if (exec->graph != NULL)
+		exec->graph->instance = NULL;
 	exec->magic = 0;
+	free(exec->mapping.block);
 	free(exec);
 	return CUDA_SUCCESS;
 }
 
 /* Both versions: afterwards the instance runs what the graph says now. */
-static CUresult update(const char *function, struct exec *exec, const struct graph *graph)
+static CUresult update(const char *function, struct exec *exec, struct graph *graph)
 {
 	CUresult status = enter(function, exec_valid(exec) && graph_valid(graph));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
-	struct exec fresh = {.magic = EXEC_MAGIC, .ordinal = exec->ordinal, .number = exec->number};
-	read_graph(&fresh, graph);
-	*exec = fresh;
+	struct exec *fresh = make_exec(graph);
+	if (fresh == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	fresh->graph = exec->graph;
+	fresh->frees_itself = exec->frees_itself;
+	free(exec->mapping.block);
+	*exec = *fresh;
+	free(fresh);
 	return CUDA_SUCCESS;
 }
 
@@ -946,56 +1121,50 @@ CUDA_API(cuGraphExecNodeSetParams,
 	return set_kernel(__func__, exec, node, &parameters->of.kernel);
 }
 
-/* What an earlier launch has left allocated and the program has not freed, this one has again. */
-static uint64_t taken_bytes(const struct exec *exec)
+static bool is_held(const struct exec *exec)
 {
-	uint64_t bytes = 0;
-
 	for (size_t i = 0; i < exec->left_count; i++) {
 		const struct region *region = memory_by_number(exec->left[i]);
-		bytes += region != NULL && region->taken ? region->bytes : 0;
+		if (region != NULL && region->taken)
+			return true;
 	}
-	return bytes;
+	return false;
 }
 
-/* A graph's allocations come from its device's graph memory, which grows in steps of 32 MiB (a node
- * of 100 MiB took 128, measured) and keeps what it has. */
-static bool reserve_graph_memory(const struct exec *exec)
+static void hold(const struct exec *exec)
 {
-	CUdevice ordinal = exec->ordinal;
-	uint64_t *used = &graph_memory[ordinal].used_bytes;
-	uint64_t most = *used - taken_bytes(exec) + exec->allocated_bytes;
-	uint64_t wanted = round_up(most, POOL_STEP_BYTES);
-	uint64_t *reserved = &graph_memory[ordinal].reserved_bytes;
-
-	if (wanted > *reserved) {
-		if (!state_take(device_card(ordinal), HOLDING_MEMORY, wanted - *reserved))
-			return false;
-		*reserved = wanted;
-	}
 	for (size_t i = 0; i < exec->left_count; i++) {
 		struct region *region = memory_by_number(exec->left[i]);
-		if (region == NULL || region->taken)
+		if (region == NULL)
 			continue;
 		region->taken = true;
-		*used += region->bytes;
+		region->holder = exec->mapping.owner;
 	}
-	if (*reserved > graph_memory[ordinal].reserved_high_bytes)
-		graph_memory[ordinal].reserved_high_bytes = *reserved;
-	if (most > graph_memory[ordinal].used_high_bytes)
-		graph_memory[ordinal].used_high_bytes = most;
-	return true;
 }
 
-CUresult graph_free(struct region *region)
+CUresult graph_free(struct region *region, const struct stream *stream)
 {
+	uint64_t holder = region->holder;
+	CUdevice ordinal = region->ordinal;
+
 	if (!region->taken)
 		return CUDA_ERROR_INVALID_VALUE;
 	region->taken = false;
-	graph_memory[region->ordinal].used_bytes -= region->bytes;
+	region->holder = 0;
 	if (region->orphaned)
-		memory_release(region);
+		memory_undescribe(region);
+	if (!memory_is_held_by(holder))
+		graph_memory_free(ordinal, holder, stream);
 	return CUDA_SUCCESS;
+}
+
+static void free_others(const struct exec *exec, const struct stream *stream)
+{
+	for (size_t i = 0; i < exec->freed_count; i++) {
+		struct region *region = memory_by_number(exec->freed[i]);
+		if (region != NULL && region->taken)
+			(void)graph_free(region, stream);
+	}
 }
 
 static CUresult launch(const char *function, bool per_thread, struct exec *exec, CUstream handle,
@@ -1011,10 +1180,17 @@ static CUresult launch(const char *function, bool per_thread, struct exec *exec,
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (stream->capture != NULL)
 		return graph_capture(stream, GRAPH_NODE_GRAPH, exec->duration_ns);
-	if (!reserve_graph_memory(exec) || !context_reserve_local(context, exec->local_bytes))
+	if (run && is_held(exec) && !exec->frees_itself)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!graph_memory_map(exec->ordinal, &exec->mapping, stream) ||
+	    !context_reserve_local(context, exec->local_bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (run)
-		(void)stream_submit(stream, exec->duration_ns, exec->kernels > 0);
+	if (!run)
+		return CUDA_SUCCESS;
+	uint64_t end_ns = stream_submit(stream, exec->duration_ns, exec->kernels > 0);
+	graph_memory_use(exec->ordinal, &exec->mapping, stream, end_ns, exec->left_count != 0);
+	hold(exec);
+	free_others(exec, stream);
 	return CUDA_SUCCESS;
 }
 
@@ -1034,71 +1210,33 @@ static CUresult upload_graph(const char *function, bool per_thread, struct exec 
 
 STREAM_API(cuGraphUpload, _ptsz, (struct exec * exec, CUstream handle), upload_graph, exec, handle)
 
-/* --- graph memory --------------------------------------------------------------------------- */
+struct instantiate_parameters {
+	uint64_t flags;
+	CUstream upload;
+	struct node *failed;
+	int result;
+};
 
-static void trim_graph_memory(CUdevice ordinal)
+static CUresult instantiate_with(const char *function, bool per_thread, struct exec **out,
+				 struct graph *graph, struct instantiate_parameters *parameters)
 {
-	uint64_t *reserved = &graph_memory[ordinal].reserved_bytes;
-	uint64_t keep = round_up(graph_memory[ordinal].used_bytes, POOL_STEP_BYTES);
-
-	if (keep >= *reserved)
-		return;
-	state_give(device_card(ordinal), HOLDING_MEMORY, *reserved - keep);
-	*reserved = keep;
+	CUresult status = instantiate(function, parameters != NULL ? out : NULL, graph,
+				      parameters != NULL ? parameters->flags : 0);
+	if (status == CUDA_SUCCESS && (parameters->flags & INSTANTIATE_UPLOAD) != 0)
+		status = launch(function, per_thread, *out, parameters->upload, false);
+	if (parameters != NULL) {
+		parameters->failed = NULL;
+		parameters->result = status != CUDA_SUCCESS;
+	}
+	return status;
 }
+
+STREAM_API(cuGraphInstantiateWithParams, _ptsz,
+	   (struct exec * *out, struct graph *graph, struct instantiate_parameters *parameters),
+	   instantiate_with, out, graph, parameters)
 
 void graph_forget_context(const struct context *context)
 {
-	if (!context->primary)
-		return;
-	graph_memory[context->ordinal].used_bytes = 0;
-	trim_graph_memory(context->ordinal);
-}
-
-CUDA_API(cuDeviceGraphMemTrim, (CUdevice device))
-{
-	CUresult status = enter(__func__, true);
-	if (status == CUDA_SUCCESS && !device_valid(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	if (status != CUDA_SUCCESS)
-		return status;
-	DRIVER_LOCKED();
-	trim_graph_memory(device);
-	return CUDA_SUCCESS;
-}
-
-enum { USED_CURRENT = 0, USED_HIGH = 1, RESERVED_CURRENT = 2, RESERVED_HIGH = 3 };
-
-CUDA_API(cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, uint64_t *out))
-{
-	CUresult status = enter(__func__, out != NULL && attribute >= 0 && attribute <= 3);
-	if (status == CUDA_SUCCESS && !device_valid(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	if (status != CUDA_SUCCESS)
-		return status;
-	DRIVER_LOCKED();
-	const uint64_t values[] = {[USED_CURRENT] = graph_memory[device].used_bytes,
-				   [USED_HIGH] = graph_memory[device].used_high_bytes,
-				   [RESERVED_CURRENT] = graph_memory[device].reserved_bytes,
-				   [RESERVED_HIGH] = graph_memory[device].reserved_high_bytes};
-	*out = values[attribute];
-	return CUDA_SUCCESS;
-}
-
-/* Only a high-water mark can be set, and only to 0. */
-CUDA_API(cuDeviceSetGraphMemAttribute, (CUdevice device, int attribute, const uint64_t *value))
-{
-	CUresult status =
-		enter(__func__, value != NULL && *value == 0 &&
-					(attribute == USED_HIGH || attribute == RESERVED_HIGH));
-	if (status == CUDA_SUCCESS && !device_valid(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	if (status != CUDA_SUCCESS)
-		return status;
-	DRIVER_LOCKED();
-	if (attribute == USED_HIGH)
-		graph_memory[device].used_high_bytes = graph_memory[device].used_bytes;
-	else
-		graph_memory[device].reserved_high_bytes = graph_memory[device].reserved_bytes;
-	return CUDA_SUCCESS;
+	if (context->primary)
+		graph_memory_trim(context->ordinal, true);
 }

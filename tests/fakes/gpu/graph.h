@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs and stream capture. A graph is a list of nodes that run one after the other; edges are
- * accepted and not kept.
+ * Graphs and stream capture. A graph is a list of nodes that run one after the other; edges say
+ * only which allocations may have the same addresses.
  */
 #ifndef FAKE_GPU_GRAPH_H
 #define FAKE_GPU_GRAPH_H
@@ -46,8 +46,8 @@ CUresult graph_check_unsafe(void);
 /* What happens to everything under capture when a call does what captures forbid. */
 void graph_break_captures(void);
 
-/* A program frees what a launch has left allocated. */
-CUresult graph_free(struct region *region);
+/* A program frees what a launch has left allocated; without a stream at once. */
+CUresult graph_free(struct region *region, const struct stream *stream);
 
 /* Give back the graph memory of a device that no graph is using. */
 void graph_forget_context(const struct context *context);

@@ -107,6 +107,14 @@ struct region *memory_by_number(uint64_t number)
 	return NULL;
 }
 
+bool memory_is_held_by(uint64_t holder)
+{
+	for (const struct region *region = regions; region != NULL; region = region->next)
+		if (region->taken && region->holder == holder)
+			return true;
+	return false;
+}
+
 /* --- small pieces --------------------------------------------------------------------------- */
 
 static int find_gap(const struct slab *slab, unsigned int units)
@@ -397,7 +405,7 @@ static CUresult free_device(const char *function, CUdeviceptr address)
 		memory_release(region);
 		return CUDA_SUCCESS;
 	case REGION_GRAPH:
-		return graph_free(region);
+		return graph_free(region, NULL);
 	case REGION_POOL:
 		pool_free_at_once(region);
 		return CUDA_SUCCESS;

@@ -30,6 +30,7 @@ struct region {
 	bool freed;              /* in the order of a stream: gone at the next synchronisation */
 	bool going;              /* freed, and a synchronisation is at it */
 	bool taken;              /* of a graph's memory, by a launch, and not freed since */
+	uint64_t holder;         /* number of the instance that was launched then */
 	bool orphaned;           /* the graph that it belongs to is destroyed */
 	struct slab *slab;
 	struct pool *pool;
@@ -63,6 +64,9 @@ struct region *memory_find(CUdeviceptr address);
 
 /* The region of that number, or NULL once it is gone. */
 struct region *memory_by_number(uint64_t number);
+
+/* Whether a launch of the instance has left something that is not freed. */
+bool memory_is_held_by(uint64_t holder);
 
 /* Where the bytes at a device or host address are kept: at most *bytes, cut to the region's end.
  * NULL for a device address where nothing is. */

@@ -535,7 +535,7 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 	else if (region->kind == REGION_POOL)
 		free_piece(region, stream);
 	else if (region->kind == REGION_GRAPH)
-		return graph_free(region);
+		return graph_free(region, stream);
 	else
 		memory_release(region);
 	return CUDA_SUCCESS;
