@@ -50,6 +50,7 @@ class Card(Driver):
         module = self.must("cuModuleLoadData", _KERNEL)
         self.kernel = self.must("cuModuleGetFunction", module, b"busy_param")
         self.base = 0
+        self.graphs: list[Graph] = []
 
     def attribute(self, which: int) -> int:
         """Of the memory of graphs, in bytes."""
@@ -90,13 +91,11 @@ class Graph:
         self.instance = 0
         self.addresses: list[int] = []
         self.code = 0
-        card_graphs.append(self)
+        card.graphs.append(self)
 
     def _add(self, name: str, after: Sequence[int], *rest: object) -> int:
         before = (ctypes.c_uint64 * max(1, len(after)))(*after)
-        code, node = self.card.out(
-            name, self.handle, before if after else 0, len(after), *rest
-        )
+        code, node = self.card.out(name, self.handle, before if after else 0, len(after), *rest)
         self.code = self.code or code
         return node
 
@@ -111,6 +110,10 @@ class Graph:
     def free(self, address: int, after: Sequence[int] = ()) -> int:
         """Add a node that frees."""
         return self._add("cuGraphAddMemFreeNode", after, address)
+
+    def child(self, handle: int) -> int:
+        """Add another graph."""
+        return self._add("cuGraphAddChildGraphNode", (), handle)
 
     def work(self, after: Sequence[int] = (), work_ns: int = BUSY_NS) -> int:
         """Add a kernel."""
@@ -135,11 +138,9 @@ class Graph:
         self.instance = self.handle = 0
 
 
-card_graphs: list[Graph] = []
-
-
-def block(card: Card, size: int = SIZE, *, left: bool = False, flags: int = 0,
-          work_ns: int = BUSY_NS) -> Graph:
+def block(
+    card: Card, size: int = SIZE, *, left: bool = False, flags: int = 0, work_ns: int = BUSY_NS
+) -> Graph:
     """Make an instance that allocates, works and, unless it leaves it, frees."""
     graph = Graph(card)
     node, address = graph.alloc(size)
@@ -153,7 +154,19 @@ def block(card: Card, size: int = SIZE, *, left: bool = False, flags: int = 0,
 
 def sizes(card: Card) -> None:
     """One node, alone."""
-    for size in (1, 64 << 10, MIB, 2 * MIB, 31 * MIB, 32 * MIB, 33 * MIB, 100 * MIB, 255 * MIB, 256 * MIB, 1000 * MIB):
+    for size in (
+        1,
+        64 << 10,
+        MIB,
+        2 * MIB,
+        31 * MIB,
+        32 * MIB,
+        33 * MIB,
+        100 * MIB,
+        255 * MIB,
+        256 * MIB,
+        1000 * MIB,
+    ):
         graph = block(card, size, work_ns=1000)
         card.launch(f"{size / MIB:.3f} MiB at {graph.addresses[0]:x}", graph.instance, 0)
         card.call("cuCtxSynchronize")
@@ -392,9 +405,7 @@ def uploads(card: Card) -> None:
     card.trim()
     card.launch("A", a.instance, 0)
     card.wait()
-    b = Graph(card)
-    node, address = b.alloc(SIZE)
-    b.free(address, [b.work([node])])
+    b = freeing(card, SIZE)
     parameters = (ctypes.c_uint64 * 4)(UPLOAD, card.stream[0])
     code, b.instance = card.out("cuGraphInstantiateWithParams", b.handle, parameters)
     card.say("B, instantiated with an upload", code)
@@ -402,9 +413,7 @@ def uploads(card: Card) -> None:
     card.launch("B, A running,", b.instance, 1)
     card.wait()
     card.trim()
-    c = Graph(card)
-    node, address = c.alloc(2 * SIZE)
-    c.free(address, [c.work([node])])
+    c = freeing(card, 2 * SIZE)
     parameters = (ctypes.c_uint64 * 4)(UPLOAD, card.stream[2])
     code, c.instance = card.out("cuGraphInstantiateWithParams", c.handle, parameters)
     card.say("C of 512, instantiated with an upload", code)
@@ -416,66 +425,73 @@ def uploads(card: Card) -> None:
     card.trim("all destroyed, trim")
 
 
+def freeing(card: Card, size: int) -> Graph:
+    """Make a graph that allocates, works and frees; no instance of it."""
+    graph = Graph(card)
+    node, address = graph.alloc(size)
+    graph.free(address, [graph.work([node])])
+    return graph
+
+
 def refusals(card: Card) -> None:
     """What the driver does not do with memory nodes."""
     a = block(card)
     print(f"  clone: code {card.out('cuGraphClone', a.handle)[0]}")
     print(f"  second instance: code {card.out('cuGraphInstantiateWithFlags', a.handle, 0)[0]}")
     outer = Graph(card)
-    outer._add("cuGraphAddChildGraphNode", [], a.handle)
+    outer.child(a.handle)
     print(f"  child graph: code {outer.code}")
-    c = Graph(card)
-    node, address = c.alloc(SIZE)
-    c.free(address, [c.work([node])])
-    parameters = (ctypes.c_uint64 * 34)(GRAPH_NODE, 0, c.handle, MOVE)
+    inner = freeing(card, SIZE)
+    parameters = (ctypes.c_uint64 * 34)(GRAPH_NODE, 0, inner.handle, MOVE)
     outer = Graph(card)
     code, _ = card.out("cuGraphAddNode_v2", outer.handle, 0, 0, 0, parameters)
     print(f"  child graph, moved: code {code}")
     if code == 0:
-        c.handle = 0
-        inst = outer.instantiate()
-        print(f"  its instance: code {inst}")
+        inner.handle = 0
+        print(f"  its instance: code {outer.instantiate()}")
         card.launch("moved child", outer.instance, 0)
         card.wait()
-    d = Graph(card)
-    node, address = d.alloc(SIZE)
-    d.free(address, [d.work([node])])
-    result = (ctypes.c_uint64 * 4)()
-    print(f"  update: code {card.call('cuGraphExecUpdate_v2', a.instance, d.handle, result)}, result {result[0] & 0xFFFFFFFF}")
-    e = Graph(card)
-    node, address = e.alloc(2 * SIZE)
-    e.free(address, [e.work([node])])
-    print(f"  update to more: code {card.call('cuGraphExecUpdate_v2', a.instance, e.handle, result)}, result {result[0] & 0xFFFFFFFF}")
+    for name, size in (("update", SIZE), ("update to more", 2 * SIZE)):
+        result = (ctypes.c_uint64 * 4)()
+        graph = freeing(card, size)
+        code = card.call("cuGraphExecUpdate_v2", a.instance, graph.handle, result)
+        print(f"  {name}: code {code}, result {result[0] & 0xFFFFFFFF}")
     card.launch("A", a.instance, 0)
     card.wait()
-    f = Graph(card)
-    code, handle = card.out("cuGraphConditionalHandleCreate", f.handle, card.context, 1, 1)
-    parameters = (ctypes.c_uint64 * 34)(CONDITIONAL_NODE, 0, handle, 1 << 32, 0, card.context)
-    code, _ = card.out("cuGraphAddNode_v2", f.handle, 0, 0, 0, parameters)
-    print(f"  conditional node: code {code}")
-    if code == 0:
-        body = Graph(card)
-        card.call("cuGraphDestroy", body.handle)
-        body.handle = ctypes.cast(parameters[4], ctypes.POINTER(ctypes.c_uint64))[0]
-        node, address = body.alloc(SIZE)
-        print(f"  allocation in its body: code {body.code}")
-        body.free(address, [body.work([node])])
-        print(f"  and free: code {body.code}; instance: code {f.instantiate()}")
-        body.handle = 0
-        if f.instance:
-            card.launch("conditional", f.instance, 0)
-            card.wait()
-    g = block(card, flags=DEVICE_LAUNCH)
-    if g.instance:
-        card.launch("device-launchable", g.instance, 0)
+    conditional(card)
+    device = block(card, flags=DEVICE_LAUNCH)
+    if device.instance:
+        card.launch("device-launchable", device.instance, 0)
         card.wait()
     card.trim()
+
+
+def conditional(card: Card) -> None:
+    """An allocation in the body of a condition."""
+    graph = Graph(card)
+    code, handle = card.out("cuGraphConditionalHandleCreate", graph.handle, card.context, 1, 1)
+    parameters = (ctypes.c_uint64 * 34)(CONDITIONAL_NODE, 0, handle, 1 << 32, 0, card.context)
+    code, _ = card.out("cuGraphAddNode_v2", graph.handle, 0, 0, 0, parameters)
+    print(f"  conditional node: code {code}")
+    if code != 0:
+        return
+    body = Graph(card)
+    card.call("cuGraphDestroy", body.handle)
+    body.handle = ctypes.cast(parameters[4], ctypes.POINTER(ctypes.c_uint64))[0]
+    node, address = body.alloc(SIZE)
+    print(f"  allocation in its body: code {body.code}")
+    body.free(address, [body.work([node])])
+    print(f"  and free: code {body.code}; instance: code {graph.instantiate()}")
+    body.handle = 0
+    if graph.instance:
+        card.launch("conditional", graph.instance, 0)
+        card.wait()
 
 
 def cost(card: Card) -> None:
     """What the questions cost."""
     a = block(card, work_ns=1000)
-    for name, call in {
+    ways: dict[str, Callable[[], object]] = {
         "one attribute": lambda: card.attribute(RESERVED),
         "launch": lambda: card.call("cuGraphLaunch", a.instance, card.stream[0]),
         "launch and wait": lambda: (
@@ -487,7 +503,8 @@ def cost(card: Card) -> None:
             card.call("cuStreamSynchronize", card.stream[0]),
             card.call("cuDeviceGraphMemTrim", 0),
         ),
-    }.items():
+    }
+    for name, call in ways.items():
         begun = time.perf_counter_ns()
         for _ in range(100):
             call()
@@ -500,8 +517,19 @@ def main() -> None:
     card = Card()
     card.wait()
     rounds: list[Callable[[Card], None]] = [
-        sizes, shapes, alone, one_stream, two_streams, finished, larger, behind_an_event, steps, left, uploads,
-        cost, refusals,
+        sizes,
+        shapes,
+        alone,
+        one_stream,
+        two_streams,
+        finished,
+        larger,
+        behind_an_event,
+        steps,
+        left,
+        uploads,
+        cost,
+        refusals,
     ]
     wanted = sys.argv[1:]
     for make in rounds:
@@ -514,9 +542,9 @@ def main() -> None:
         except Exception as error:
             print(f"  broke off: {error!r}")
         card.call("cuCtxSynchronize")
-        for graph in card_graphs:
+        for graph in card.graphs:
             graph.end()
-        card_graphs.clear()
+        card.graphs.clear()
         card.trim("end")
 
 

@@ -92,11 +92,6 @@ void graph_use_end(struct tenant_pool *pool)
 	__atomic_sub_fetch(&pool->graphs.calls, 1, __ATOMIC_SEQ_CST);
 }
 
-bool graph_use_is_under_way(const struct tenant_pool *pool)
-{
-	return __atomic_load_n(&pool->graphs.calls, __ATOMIC_SEQ_CST) != 0;
-}
-
 uint32_t graph_use_moment(struct tenant_pool *pool)
 {
 	struct tenant_graphs *graphs = &pool->graphs;

@@ -27,7 +27,10 @@ void graph_use_cancel(struct tenant_pool *pool, struct table_entry *instance,
 		      const struct graph_use *before);
 
 /* Whether a launch is being made: it counts on what the pool had when it began. */
-bool graph_use_is_under_way(const struct tenant_pool *pool);
+static inline bool graph_use_is_under_way(const struct tenant_pool *pool)
+{
+	return __atomic_load_n(&pool->graphs.calls, __ATOMIC_SEQ_CST) != 0;
+}
 
 /* Before a trim, with what is reserved after it. No launch may be under way, or begin meanwhile:
  * then nothing changes. */

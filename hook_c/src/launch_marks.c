@@ -19,6 +19,26 @@ static struct line *line_of(struct launch_card *card, uint64_t context)
 	return empty;
 }
 
+/* Events are made in the current context, and recorded in streams of their own; so is what is asked
+ * of a context's default stream. True: leave_context must follow. */
+static bool enter_context(uint64_t context)
+{
+	void *current = NULL;
+
+	driver.cuCtxGetCurrent(&current);
+	return (uint64_t)(uintptr_t)current != context && context != 0 &&
+	       driver.cuCtxPushCurrent_v2((void *)(uintptr_t)context) == CUDA_SUCCESS; /* NOLINT */
+}
+
+static void leave_context(bool was_entered)
+{
+	void *left;
+
+	if (was_entered)
+		driver.cuCtxPopCurrent_v2(&left);
+}
+
+/* The context is current. */
 static void *take_event(struct launch_card *card, uint64_t context)
 {
 	void *event = NULL;
@@ -51,13 +71,14 @@ static void give_event(struct launch_card *card, uint64_t context, void *event)
 		driver.cuEventDestroy_v2(event);
 }
 
+/* The same. One that cannot be recorded is of no use to anybody. */
 static void *record(struct launch_card *card, uint64_t context, void *stream)
 {
 	void *event = stream_is_untouchable(stream) ? NULL : take_event(card, context);
 
 	if (event == NULL || driver.cuEventRecord(event, stream) == CUDA_SUCCESS)
 		return event;
-	give_event(card, context, event);
+	driver.cuEventDestroy_v2(event);
 	return NULL;
 }
 
@@ -73,8 +94,10 @@ void marks_begin_line(struct launch_card *card, uint64_t context, void *stream)
 		return;
 
 	uint64_t now_ns = clock_ns();
+	bool was_entered = enter_context(context);
 	void *event = record(card, context, stream);
 
+	leave_context(was_entered);
 	card_lock(card);
 	line = line_of(card, context);
 	if (event != NULL && line != NULL && line->reference == NULL) {
@@ -128,6 +151,9 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 	uint64_t dry_ns = card->throttle.queue_end_ns;
 
 	card_unlock(card);
+
+	bool was_entered = enter_context(mark->context);
+
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	is_idle = mark->closed_ns > dry_ns && are_idle(stream, count);
 	mark->count = 0;
@@ -138,6 +164,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 			mark->event[mark->count++] = event;
 	}
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	leave_context(was_entered);
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	if (is_idle) {
 		uint64_t now_ns = clock_ns();
@@ -273,15 +300,20 @@ bool marks_is_busy(struct launch_card *card)
 	int relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 	void *stream[STREAMS];
 	unsigned int count = card->stream_count;
+	uint64_t context = card->context;
 	bool is_idle;
 
 	for (unsigned int i = 0; i < count; i++)
 		stream[i] = card->stream[i];
 	__atomic_add_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	card_unlock(card);
+
+	bool was_entered = enter_context(context);
+
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	is_idle = are_idle(stream, count);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
+	leave_context(was_entered);
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
 	card_lock(card);
 	return !is_idle;

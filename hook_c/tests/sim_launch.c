@@ -50,6 +50,7 @@ struct program {
 	bool is_silent;    /* there is no wait before a pause */
 	bool is_dependent; /* programmatic launches */
 	bool is_leaving;   /* destroys its context before each pause, and makes another one */
+	void *pushed;      /* context; NULL: the one that is current by itself is */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
 	uint64_t launches;
@@ -149,10 +150,44 @@ struct tenant *tenant_joined(void)
 	return &program[sim_self()].tenant;
 }
 
-static int event_create(void **event, unsigned int flags)
+/* Never the one that anything is launched in. */
+#define CURRENT ((void *)UINTPTR_MAX)
+
+static int context_current(void **context)
 {
+	void *pushed = program[sim_self()].pushed;
+
+	*context = pushed != NULL ? pushed : CURRENT;
+	return CUDA_SUCCESS;
+}
+
+static int context_push(void *context)
+{
+	CHECK(program[sim_self()].pushed == NULL);
+	program[sim_self()].pushed = context;
+	return CUDA_SUCCESS;
+}
+
+static int context_pop(void **context)
+{
+	CHECK(program[sim_self()].pushed != NULL);
+	*context = program[sim_self()].pushed;
+	program[sim_self()].pushed = NULL;
+	return CUDA_SUCCESS;
+}
+
+struct event {
+	struct sim_event event;
+	void *context;
+};
+
+static int event_create(void **out, unsigned int flags)
+{
+	struct event *event = calloc(1, sizeof(*event));
+
 	(void)flags;
-	*event = calloc(1, sizeof(struct sim_event));
+	context_current(&event->context);
+	*out = &event->event;
 	return CUDA_SUCCESS;
 }
 
@@ -164,6 +199,10 @@ static int event_destroy(void *event)
 
 static int event_record(void *event, void *stream)
 {
+	void *context;
+
+	stream_device(stream, &context);
+	CHECK(((const struct event *)event)->context == context);
 	sim_record(card_under(stream), event);
 	return CUDA_SUCCESS;
 }
@@ -449,6 +488,9 @@ static void begin(void)
 	launch_words = (struct launch_words){.seq = &not_free};
 	programs = 0;
 	driver = (struct driver){.cuCtxGetDevice = current_device,
+				 .cuCtxGetCurrent = context_current,
+				 .cuCtxPushCurrent_v2 = context_push,
+				 .cuCtxPopCurrent_v2 = context_pop,
 				 .cuEventCreate = event_create,
 				 .cuEventDestroy_v2 = event_destroy,
 				 .cuEventRecord = event_record,

@@ -137,7 +137,9 @@ class Program(Driver):
                 code = self._cuda.cuGraphAddMemAllocNode(*place, parameters)
                 addresses.append(parameters[14])
             else:
-                code = self._cuda.cuGraphAddMemFreeNode(*place, ctypes.c_uint64(addresses[-size - 1]))
+                code = self._cuda.cuGraphAddMemFreeNode(
+                    *place, ctypes.c_uint64(addresses[-size - 1])
+                )
                 addresses.append(0)
             if code != 0:
                 return int(code), 0, []

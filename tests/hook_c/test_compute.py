@@ -160,6 +160,47 @@ def test_a_capture_is_left_alone(limited: Callable[[int], Container], start: Sta
     assert tenant.do("call", "cuStreamSynchronize", stream) == 0
 
 
+def test_every_context_is_measured_by_events_of_its_own(
+    limited: Callable[[int], Container], start: Start
+) -> None:
+    """Where one context's work ends, another one is current already."""
+    container = limited(90)
+    tenant = start(container)
+    launches = []
+    for _ in range(2):
+        code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+        assert code == 0
+        launches.append((context, tenant.do("module_kernel", "busy_20ms")[1]))
+
+    for _ in range(20):
+        for context, kernel in launches:
+            assert tenant.do("call", "cuCtxSetCurrent", context) == 0
+            assert tenant.do("launch", kernel) == 0
+            assert tenant.do("out", "cuCtxGetCurrent") == [0, context]
+    for context, _ in launches:
+        assert tenant.do("call", "cuCtxSetCurrent", context) == 0
+        assert tenant.do("call", "cuCtxSynchronize") == 0
+
+    # Without events the time at which somebody looked counts, and that is too early here.
+    assert container.usage.slot[0].dev[0].busy_ns >= 0.7 * 40 * 20_000_000
+
+
+def test_an_event_that_cannot_be_recorded_is_not_kept(
+    limited: Callable[[int], Container], start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(limited(90))
+    kernel = tenant.do("module_kernel", "busy_1ms")[1]
+    gpu.inject("cuEventRecord", 400)
+    gpu.inject("cuEventCreate", 0)
+    gpu.inject("cuEventDestroy_v2", 0)
+
+    for _ in range(10):
+        assert tenant.do("launch", kernel) == 0
+        assert tenant.do("call", "cuCtxSynchronize") == 0
+
+    assert gpu.calls("cuEventDestroy_v2") == gpu.calls("cuEventCreate") > 0
+
+
 def test_developer_mode_has_a_share_too(gpu: SimulatedGpu, tmp_path: Path) -> None:
     done = subprocess.run(
         [str(BUSY), "async", "200000"],

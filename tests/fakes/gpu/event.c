@@ -33,7 +33,7 @@ CUDA_API(cuEventCreate, (CUevent * out, unsigned int flags))
 		event = malloc(sizeof(*event));
 	if (event == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*event = (struct event){.magic = MAGIC, .flags = flags};
+	*event = (struct event){.magic = MAGIC, .flags = flags, .context = context};
 	*out = event;
 	return CUDA_SUCCESS;
 }
@@ -70,7 +70,7 @@ static CUresult record(const char *function, bool per_thread, CUevent event, CUs
 		return status;
 	DRIVER_LOCKED();
 	const struct stream *stream = stream_find(context, handle, per_thread);
-	if (stream == NULL || !event_valid(event))
+	if (stream == NULL || !event_valid(event) || event->context != stream->context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	event->recorded = true;
 	event->capture = stream->capture;
@@ -141,6 +141,7 @@ static CUresult elapsed(const char *function, float *out, CUevent start, CUevent
 		return status;
 	DRIVER_LOCKED();
 	if (!event_valid(start) || !event_valid(end) || !start->recorded || !end->recorded ||
+	    start->context != end->context ||
 	    ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0)
 		return CUDA_ERROR_INVALID_HANDLE;
 	uint64_t now = clock_now_ns();

@@ -7,12 +7,14 @@
 
 #include "driver.h"
 
+struct context;
 struct graph;
 
 struct event {
 	uint32_t magic;
 	unsigned int flags;
 	bool recorded;
+	const struct context *context; /* whose streams it may be recorded in */
 	uint64_t time_ns;
 	struct graph *capture; /* recorded in a stream that was being captured */
 	uint64_t capture_number;

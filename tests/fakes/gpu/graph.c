@@ -31,7 +31,9 @@ struct node {
 	const struct node *allocated; /* what a node frees, if this graph has allocated it */
 	struct graph *child;
 	struct graph *bodies[2]; /* of a conditional node */
-	struct node **after;
+	struct edge {
+		struct node *node;
+	} *after;
 	size_t after_count;
 	struct node *next;
 };
@@ -111,7 +113,7 @@ static struct node *add_node(struct graph *graph, enum graph_node_type type, uin
 		return NULL;
 	}
 	for (; node->after_count < count; node->after_count++)
-		node->after[node->after_count] = after[node->after_count];
+		node->after[node->after_count].node = after[node->after_count];
 	node->type = type;
 	node->graph = graph;
 	node->duration_ns = duration_ns;
@@ -123,10 +125,12 @@ static struct node *add_node(struct graph *graph, enum graph_node_type type, uin
 
 /* --- addresses ------------------------------------------------------------------------------ */
 
-static bool is_behind(struct node *const *after, size_t count, const struct node *node)
+static bool is_behind(const struct node *node, const struct node *before)
 {
-	for (size_t i = 0; i < count; i++)
-		if (after[i] == node || is_behind(after[i]->after, after[i]->after_count, node))
+	if (node == before)
+		return true;
+	for (size_t i = 0; i < node->after_count; i++)
+		if (is_behind(node->after[i].node, before))
 			return true;
 	return false;
 }
@@ -135,8 +139,9 @@ static bool is_behind(struct node *const *after, size_t count, const struct node
 static bool is_freed(const struct node *allocation, struct node *const *after, size_t count)
 {
 	for (const struct node *node = allocation->graph->first; node != NULL; node = node->next)
-		if (node->allocated == allocation && is_behind(after, count, node))
-			return true;
+		for (size_t i = 0; node->allocated == allocation && i < count; i++)
+			if (is_behind(after[i], node))
+				return true;
 	return false;
 }
 
@@ -758,13 +763,12 @@ CUDA_API(cuGraphAddNode_v2, (struct node * *out, struct graph *graph, struct nod
 
 static bool add_dependency(struct node *node, struct node *before)
 {
-	struct node **longer =
-		realloc(node->after, (node->after_count + 1) * sizeof(struct node *));
+	struct edge *longer = realloc(node->after, (node->after_count + 1) * sizeof(*longer));
 
 	if (longer == NULL)
 		return false;
 	node->after = longer;
-	node->after[node->after_count++] = before;
+	node->after[node->after_count++].node = before;
 	return true;
 }
 
@@ -815,7 +819,7 @@ CUDA_API(cuGraphNodeGetDependentNodes, (struct node * node, struct node **out, s
 	*count = 0;
 	for (const struct node *other = node->graph->first; other != NULL; other = other->next)
 		for (size_t i = 0; i < other->after_count; i++)
-			*count += other->after[i] == node;
+			*count += other->after[i].node == node;
 	return CUDA_SUCCESS;
 }
 
