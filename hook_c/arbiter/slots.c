@@ -70,13 +70,24 @@ static bool is_active(const struct slots_tenant *tenant, uint64_t now_ns)
 	return now_ns < tenant->queue_end_ns + SLOTS_IDLE_NS;
 }
 
+/* A round of so many. Few long turns cost fewer changes of contexts than many short ones; with
+ * those changes 6, 4, 3 or 2 rounds take a tenth of a second, and so each has the same number of
+ * them. */
+static uint64_t round_of(unsigned int count)
+{
+	static const uint64_t round_ns[] = {16000000, 25000000, 31500000, 48000000};
+	size_t last = sizeof(round_ns) / sizeof(round_ns[0]) - 1;
+
+	return round_ns[least(count < 2 ? 0 : count - 2, last)];
+}
+
 /* The virtual time that a tenant's turn takes: each of those who compete with it has one in a
- * round. Few long turns cost fewer changes of contexts than many short ones. */
+ * round. */
 static uint64_t turn_of(const struct slots *slots, const struct slots_tenant *tenant,
 			uint64_t now_ns)
 {
 	uint64_t weights = 0;
-	uint64_t round_ns = 0;
+	unsigned int count = 0;
 
 	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
 		const struct slots_tenant *other = &slots->tenant[i];
@@ -85,10 +96,9 @@ static uint64_t turn_of(const struct slots *slots, const struct slots_tenant *te
 		    (other != tenant && !other->is_owner && !wants(other, now_ns)))
 			continue;
 		weights += other->weight;
-		round_ns += SLOTS_TURN_NS;
+		count++;
 	}
-	return most(least(round_ns, SLOTS_ROUND_NS) * 100 / weights,
-		    SLOTS_QUANTUM_NS * 100 / tenant->weight);
+	return most(round_of(count) * 100 / weights, SLOTS_QUANTUM_NS * 100 / tenant->weight);
 }
 
 /* When the turn of the owners ends: also before its time, when all of them say that they wait for
@@ -111,6 +121,30 @@ static uint64_t turn_end(const struct slots *slots, const struct slots_group *gr
 	return least(end_ns, group->slot_end_ns);
 }
 
+/* Owners pay half as much again for their time until they have paid for what was deferred. */
+static void pay(struct slots_tenant *tenant, uint64_t time_ns)
+{
+	uint64_t more_ns = least(tenant->deferred_ns, time_ns / 2);
+
+	tenant->deferred_ns -= more_ns;
+	tenant->virtual_ns += (time_ns + more_ns) * 100 / tenant->weight;
+}
+
+/* Kernels may have taken longer than their owner could know when it said how long. Little is
+ * deferred, and never forgiven: a tenant that lies gains it once. */
+static void defer(struct slots *slots, const struct slots_group *group, uint64_t late_ns)
+{
+	for (size_t i = 0; i < SLOTS_TENANTS; i++) {
+		struct slots_tenant *tenant = &slots->tenant[i];
+		uint64_t more_ns = least(late_ns, less(SLOTS_DEFERRED_NS, tenant->deferred_ns));
+
+		if (!is_in(tenant, group) || !tenant->is_owner)
+			continue;
+		tenant->deferred_ns += more_ns;
+		tenant->virtual_ns = less(tenant->virtual_ns, more_ns * 100 / tenant->weight);
+	}
+}
+
 /* Owners pay for the time until now, also for what they take beyond their turn. */
 static void settle(struct slots *slots, struct slots_group *group, uint64_t now_ns)
 {
@@ -128,7 +162,7 @@ static void settle(struct slots *slots, struct slots_group *group, uint64_t now_
 			continue;
 		most_in_turn = most(most_in_turn,
 				    less(turn_ends_ns, tenant->charged_ns) * 100 / tenant->weight);
-		tenant->virtual_ns += (now_ns - tenant->charged_ns) * 100 / tenant->weight;
+		pay(tenant, now_ns - tenant->charged_ns);
 		tenant->held_ns += now_ns - tenant->charged_ns;
 		tenant->charged_ns = now_ns;
 	}
@@ -267,6 +301,8 @@ static void grant(struct slots *slots, struct slots_group *group, const bool cho
 		  uint64_t now_ns, uint64_t from_ns)
 {
 	settle(slots, group, from_ns);
+	if (group->drain_ns != 0)
+		defer(slots, group, less(from_ns, group->due_ns));
 	group->slot_end_ns = from_ns + slot_of(slots, group, chosen, now_ns);
 	group->drain_ns = 0;
 	group->is_open = false;

@@ -15,21 +15,20 @@
 #define SLOTS_TENANTS 256
 #define SLOTS_CARDS 64
 
-#define SLOTS_TURN_NS UINT64_C(8000000)    /* in the mean, of those who want the card */
-#define SLOTS_ROUND_NS UINT64_C(26000000)  /* of turns, at most; yet none has less than a */
-#define SLOTS_QUANTUM_NS UINT64_C(5000000) /* after which others may cut in */
+#define SLOTS_QUANTUM_NS UINT64_C(5000000) /* the least turn, after which others may cut in */
 /* A shorter rest of a turn is not used: half a quantum, in which libvgpu begins any kernel, and a
  * bit */
 #define SLOTS_LEAST_NS UINT64_C(2800000)
 #define SLOTS_EARLY_NS UINT64_C(120000) /* a waiter is woken so long before its turn */
 #define SLOTS_HEAD_NS UINT64_C(25000)   /* from its first launch until the card can change to it */
 #define SLOTS_LEAD_NS UINT64_C(60000)   /* and one that begins as soon as it is told */
-#define SLOTS_AHEAD_NS UINT64_C(50000000)   /* of its time, by which a tenant may be ahead */
-#define SLOTS_IDLE_NS UINT64_C(200000)      /* without work: the turn is over */
-#define SLOTS_FIRST_NS UINT64_C(1000000)    /* within it the first work of a turn has to come */
-#define SLOTS_WANT_NS UINT64_C(10000000)    /* for so long a want counts that is not repeated */
-#define SLOTS_ALONE_NS UINT64_C(20000000)   /* without another's want: no end to the turn */
-#define SLOTS_SYNC_NS UINT64_C(20000000)    /* a thread in a wait is waited for so long */
+#define SLOTS_AHEAD_NS UINT64_C(50000000)     /* of its time, by which a tenant may be ahead */
+#define SLOTS_DEFERRED_NS UINT64_C(100000000) /* overdrawn unawares: not paid for all at once */
+#define SLOTS_IDLE_NS UINT64_C(200000)        /* without work: the turn is over */
+#define SLOTS_FIRST_NS UINT64_C(1000000)      /* within it the first work of a turn has to come */
+#define SLOTS_WANT_NS UINT64_C(10000000)      /* for so long a want counts that is not repeated */
+#define SLOTS_ALONE_NS UINT64_C(20000000)     /* without another's want: no end to the turn */
+#define SLOTS_SYNC_NS UINT64_C(20000000)      /* a thread in a wait is waited for so long */
 #define SLOTS_STUCK_NS UINT64_C(200000)     /* over its time: may wait for another card's launch */
 #define SLOTS_MOMENT_NS UINT64_C(400000)    /* which it is then given the time for */
 #define SLOTS_UNBLOCK_NS UINT64_C(50000000) /* after so long another moment helps no more */
@@ -51,8 +50,9 @@ struct slots_tenant {
 	uint64_t virtual_ns;
 	uint64_t turn_virtual_ns; /* with which its turn began */
 	uint64_t granted_ns;
-	uint64_t charged_ns; /* until then its time is in virtual_ns */
-	uint64_t held_ns;    /* for display */
+	uint64_t charged_ns;  /* until then its time is in virtual_ns */
+	uint64_t deferred_ns; /* that it took, and is not in virtual_ns yet */
+	uint64_t held_ns;     /* for display */
 	bool is_owner;
 	uint64_t turns;
 };

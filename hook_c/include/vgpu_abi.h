@@ -16,7 +16,7 @@
 
 /* abi: begin */
 #define VGPU_ABI_MAJOR 1
-#define VGPU_ABI_MINOR 3
+#define VGPU_ABI_MINOR 4
 #define VGPU_LIMITS_MAGIC 0x4c504756
 #define VGPU_USAGE_MAGIC 0x55504756
 #define VGPU_MAX_DEVICES 16
@@ -102,7 +102,9 @@ struct vgpu_usage_turn {
 	uint64_t window_end_ns; /* of the first card: until then all cards may be launched on */
 	uint64_t due_ns;        /* predicted, at the last launch, for all that was launched */
 	uint32_t launches;      /* on the card, modulo 2^32: how far one is behind another */
-	uint8_t pad1[60];
+	uint32_t pad1;
+	uint64_t deferred_ns; /* minor 4: owed beyond balance_ns, and worked off slowly */
+	uint8_t pad2[48];
 };
 
 /* What one process holds on one card. */

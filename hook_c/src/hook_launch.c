@@ -160,9 +160,7 @@ static inline enum gate_way add_at_once(struct launch_card *card, uint64_t key, 
 
 	uint64_t now_ns = clock_near_ns();
 	struct throttle_class *class = throttle_class(&card->throttle, key);
-	uint64_t end_ns = end_of_turn(card);
-	struct throttle_gate gate = {
-		.end_ns = end_ns, .window_ns = end_ns == UINT64_MAX ? card->window_ns : UINT64_MAX};
+	struct throttle_gate gate = {.end_ns = end_of_turn(card), .window_ns = card->window_ns};
 
 	if (!throttle_passes(&card->throttle, class, &gate, now_ns))
 		return GATE_ASKS;

@@ -15,7 +15,7 @@
 #define LINES 8    /* contexts of one process on one card */
 #define EVENTS 256 /* kept of one context */
 
-#define WINDOW_NS 5000000 /* under way, under a share of one's own */
+#define WINDOW_NS 1000000 /* under way: so much may go at an old price */
 
 enum mark_state {
 	MARK_FREE,
@@ -94,7 +94,8 @@ static inline struct throttle_account card_account(struct vgpu_usage_turn *turn)
 {
 	return (struct throttle_account){.balance_ns = &turn->balance_ns,
 					 .refilled_ns = &turn->refilled_ns,
-					 .stretch = &turn->stretch};
+					 .stretch = &turn->stretch,
+					 .deferred_ns = &turn->deferred_ns};
 }
 
 /* The card of the stream, which need not be the current context's; NULL: there is none. */

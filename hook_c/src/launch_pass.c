@@ -5,7 +5,8 @@
 #include "launch_policy.h"
 #include "launch_window.h"
 
-#define OPEN_WINDOW_NS 2000000 /* under way while another container may want the card back */
+#define LONG_WINDOW_NS 5000000 /* the same of long kernels, and where there are several cards */
+#define FULL_NS 250000         /* to sleep with that much under way */
 #define UNKNOWN_WAITS 2500     /* of 20 us, for launches of a kernel to be measured */
 #define UNKNOWN_LOOKS 40       /* before the first of them */
 #define LOOK_NS 5000
@@ -20,6 +21,7 @@
 enum verdict {
 	VERDICT_GO,
 	VERDICT_SLEEP,
+	VERDICT_FULL,
 	VERDICT_GATE,
 	VERDICT_SPIN,
 	VERDICT_MEASURE,
@@ -63,6 +65,16 @@ static bool is_awaited(const struct launch_card *card, const struct tenant *tena
 	       window_is_behind(card, tenant);
 }
 
+/* Predicted work that may be under way. Each long kernel has a mark of its own, and the end of the
+ * turn is bound enough. */
+static uint64_t window_of(const struct launch_card *card, const struct throttle_class *class,
+			  uint64_t end_ns)
+{
+	if (class->cost_ns < THROTTLE_LONG_NS)
+		return card->window_ns;
+	return end_ns == UINT64_MAX ? LONG_WINDOW_NS : UINT64_MAX;
+}
+
 /* Under the lock. */
 static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 			  struct throttle_class *class, const struct policy *policy,
@@ -88,20 +100,26 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	if (*sleep_ns != 0)
 		return VERDICT_SLEEP;
 	/* A mark that cannot be taken because all are: as good as too much under way. */
-	if ((end_ns == UINT64_MAX && start_ns - now_ns >= card->window_ns) ||
+	if (start_ns - now_ns >= window_of(card, class, end_ns) ||
 	    card->mark[card->head % MARKS].state != MARK_FREE) {
-		*sleep_ns = card->window_ns / 4;
-		return VERDICT_SLEEP;
+		*sleep_ns = class->fickle != 0 ? POLL_NS : FULL_NS;
+		return VERDICT_FULL;
 	}
 	return VERDICT_GO;
+}
+
+/* Whether the card has come to all marks: then nothing tells how far it is. */
+static bool marks_are_over(const struct launch_card *card)
+{
+	return __atomic_load_n(&card->mark[card->tail % MARKS].state, __ATOMIC_RELAXED) ==
+	       MARK_FREE;
 }
 
 /* Our own queue running dry is what the arbiter waits for: looked at every 50 us until it is. */
 static void wait_at_gate(struct launch_card *card, uint32_t seen)
 {
 	uint64_t now_ns = clock_ns();
-	bool is_dry = __atomic_load_n(&card->mark[card->tail % MARKS].state, __ATOMIC_RELAXED) ==
-		      MARK_FREE;
+	bool is_dry = marks_are_over(card);
 
 	if (now_ns - __atomic_load_n(&card->wanted_ns, __ATOMIC_RELAXED) >= GATE_NS ||
 	    card->wanted_ns == 0 || seen != __atomic_load_n(&card->wanted_gate, __ATOMIC_RELAXED)) {
@@ -130,11 +148,11 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 
 		card_lock(card);
 		card->gate_end = policy.is_gated ? &card->limits->grant_until_ns : &never_ends;
-		card->window_ns = policy.is_gated ? OPEN_WINDOW_NS : WINDOW_NS;
 		card->window_end =
 			policy_is_joint(tenant) && (policy.percent < 100 || policy.is_gated)
 				? &tenant->region.usage->turn[0].window_end_ns
 				: &never_ends;
+		card->window_ns = card->window_end == &never_ends ? WINDOW_NS : LONG_WINDOW_NS;
 		card_publish_pending(card);
 		card->throttle.may_wait = card->window_end != &never_ends;
 
@@ -165,11 +183,13 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 			return class;
 		}
 		bool is_windowed = card->window_end != &never_ends;
+		bool is_fickle = class->fickle != 0;
 
 		if (verdict == VERDICT_GATE && card->gated_ns == 0)
 			card->gated_ns = now_ns;
 		card_unlock(card);
-		marks_set(card, NO_STREAM, 0);
+		if (verdict != VERDICT_FULL || is_fickle || marks_are_over(card))
+			marks_set(card, NO_STREAM, 0);
 		*has_waited |= verdict == VERDICT_GATE;
 		if (verdict == VERDICT_GATE)
 			wait_at_gate(card, seen);

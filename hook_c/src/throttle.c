@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #define PROBES 8
+#define MOST_FICKLE 16
 #define MIN_SAMPLES 4  /* the least of so many: the first launch of a kernel loads its module */
 #define SOON 4         /* launches, until what has changed is measured again */
 #define NOISE_NS 10000 /* between two samples of what takes the same */
@@ -233,8 +234,10 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->least_ns += (sample - class->least_ns) / LEAST_LASTS;
 	class->least_ns = least(class->least_ns, class->cost_ns);
 	class->doubt_ns = doubt_of(class);
+	class->fickle -= class->fickle != 0;
 	if (is_longer) {
 		class->until_sample = 1;
+		class->fickle = MOST_FICKLE;
 		/* All that is out went at the old price. */
 		class->proven = THROTTLE_TRUSTED;
 		class->batch_begun = all_launches(throttle);
@@ -312,6 +315,15 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 	throttle->queue_end_ns =
 		least(end_ns + pending_ns + idle_ns, most(now_ns + pending_ns, end_ns));
 	return busy;
+}
+
+uint64_t throttle_surprise_ns(const struct throttle *throttle,
+			      const struct throttle_interval *interval, uint64_t busy_ns)
+{
+	if (throttle->may_wait || interval->has_unknown ||
+	    !is_far_above(busy_ns, interval->predicted_ns))
+		return 0;
+	return busy_ns - interval->predicted_ns;
 }
 
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
@@ -424,7 +436,28 @@ static uint64_t extend(uint64_t *stretch, uint64_t end, uint64_t length)
 	return (uint64_t)(before + after);
 }
 
-uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns)
+/* Adds a surprise to what is deferred, or pays for some of that. Returns what is to be charged now.
+ */
+static uint64_t defer(const struct throttle_account *account, uint64_t charged_ns,
+		      uint64_t surprise_ns)
+{
+	uint64_t seen = __atomic_load_n(account->deferred_ns, __ATOMIC_RELAXED);
+	uint64_t deferred;
+	uint64_t after;
+
+	do {
+		deferred = least(seen, THROTTLE_DEFERRED_NS);
+		after = surprise_ns == 0 ? less(deferred, charged_ns / 2)
+					 : least(deferred + least(surprise_ns, charged_ns),
+						 THROTTLE_DEFERRED_NS);
+	} while (seen != after &&
+		 !__atomic_compare_exchange_n(account->deferred_ns, &seen, after, false,
+					      __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return charged_ns + deferred - after;
+}
+
+uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns,
+			 uint64_t surprise_ns, uint64_t end_ns)
 {
 	uint64_t end = (end_ns / STRETCH_UNIT_NS) & ((UINT64_C(1) << END_BITS) - 1);
 	uint64_t length = end_ns / STRETCH_UNIT_NS - less(end_ns, busy_ns) / STRETCH_UNIT_NS;
@@ -439,7 +472,8 @@ uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_n
 	} while (!__atomic_compare_exchange_n(account->stretch, &seen, wanted, false,
 					      __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 	charged *= STRETCH_UNIT_NS;
-	__atomic_sub_fetch(account->balance_ns, (int64_t)charged, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(account->balance_ns, (int64_t)defer(account, charged, surprise_ns),
+			   __ATOMIC_RELAXED);
 	return charged;
 }
 

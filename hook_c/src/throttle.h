@@ -34,13 +34,15 @@
 #define THROTTLE_SURPRISE_NS UINT64_C(200000)  /* beyond twice the prediction; less is noise */
 #define THROTTLE_TRUST 64    /* launches of a class, after which its batches have one more */
 #define THROTTLE_TRUSTED 256 /* after which they have no end */
-#define THROTTLE_OWED_NS UINT64_C(10000000000) /* nobody is made to pay for more */
+#define THROTTLE_DEFERRED_NS UINT64_C(100000000) /* owed for want of knowledge: not all at once */
+#define THROTTLE_OWED_NS UINT64_C(10000000000)   /* nobody is made to pay for more */
 
 /* The part of struct vgpu_usage_turn that is the account. */
 struct throttle_account {
 	int64_t *balance_ns;
 	uint64_t *refilled_ns;
 	uint64_t *stretch;
+	uint64_t *deferred_ns;
 };
 
 /* Launches of one kernel in one shape, or of one graph. What they took before need not be what they
@@ -61,6 +63,7 @@ struct throttle_class {
 	uint8_t is_out;    /* launched with an unknown cost, and not measured yet */
 	bool is_graph;     /* the driver's launch returns when the card has long begun */
 	bool is_dependent; /* no gap lies before it */
+	uint8_t fickle; /* began to take longer so many samples ago, from MOST_FICKLE down to 0 */
 } __attribute__((aligned(64)));
 
 struct throttle_interval {
@@ -272,6 +275,11 @@ void throttle_late(struct throttle *throttle, struct throttle_interval *closed, 
 uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interval *interval,
 			 uint64_t end_ns, uint64_t now_ns);
 
+/* By how much a finished interval has taken longer than anybody could know; 0: about what was
+ * predicted, or the first one of its like. */
+uint64_t throttle_surprise_ns(const struct throttle *throttle,
+			      const struct throttle_interval *interval, uint64_t busy_ns);
+
 /* The mark of the oldest unfinished interval has not been reached yet. */
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
 			 uint64_t now_ns);
@@ -291,8 +299,12 @@ void throttle_refill(const struct throttle_account *account, uint32_t percent, u
 		     uint64_t kept_ns, uint64_t pending_ns, uint64_t now_ns);
 
 /* Charges the busy time before `end_ns`; what other processes of the container were charged for
- * at the same time is not charged twice. Returns what was charged. */
-uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns, uint64_t end_ns);
+ * at the same time is not charged twice. Of it `surprise_ns` are deferred: a launch at an old price
+ * that took fifty times as long must not keep its program waiting for all of that. What is deferred
+ * is little, is never forgiven, and is paid with half as much again for all that follows. Returns
+ * what was charged. */
+uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns,
+			 uint64_t surprise_ns, uint64_t end_ns);
 
 /* Credit beyond what is under way; negative: owed. */
 int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns);
