@@ -19,7 +19,7 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.errors import InventoryError
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, PyNvml, Xid
-from tests.fakes.gpu import H100, Card, SimulatedGpu
+from tests.fakes.gpu import H100, Card, MigInstance, SimulatedGpu
 from tests.fakes.gpu.tenant import Tenant
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
 from tests.testbed import BUILD
@@ -155,6 +155,42 @@ def test_nvml_names_every_card(tmp_path: Path) -> None:
     assert [each["memory_bytes"] for each in found] == [8 * GIB, 8 * GIB]
     assert found[1]["model"] == "B"
     assert found[0]["kind"] == pb.CARD_KIND_GPU
+
+
+def test_nvml_names_the_instances_of_a_card_in_mig_mode(tmp_path: Path) -> None:
+    instances = (MigInstance(gpu_instance=7), MigInstance(profile="3g.4gb", memory_bytes=4 * GIB))
+    cards = [Card(), Card(instances=instances), Card(mig_mode=True)]
+    gpu = SimulatedGpu.create(tmp_path / "gpu", cards)
+
+    whole, small, large = nvml_of(gpu, "nvml.cards()")
+
+    assert whole["uuid"] == gpu.uuid(0)
+    assert small["uuid"] == gpu.uuid(gpu.instance(0, card=1))
+    assert {small["kind"], large["kind"]} == {pb.CARD_KIND_MIG}
+    assert {small["parent_uuid"], large["parent_uuid"]} == {gpu.uuid(1)}
+    assert [small["gpu_instance"], large["gpu_instance"]] == [7, 2]
+    assert [small["index"], large["index"]] == ["1:0", "1:1"]
+    assert [small["memory_bytes"], large["memory_bytes"]] == [GIB, 4 * GIB]
+    assert large["model"] == "NVIDIA Simulated 8GB MIG 3g.4gb"
+
+
+def test_an_instance_has_processes_and_no_utilisation(tmp_path: Path) -> None:
+    gpu = SimulatedGpu.create(tmp_path / "gpu", [Card(instances=(MigInstance(), MigInstance()))])
+    uuid = gpu.uuid(gpu.instance(1))
+    with Tenant(gpu, environment={"CUDA_VISIBLE_DEVICES": uuid}) as tenant:
+        assert tenant.do("start") == 0
+        assert tenant.do("allocate", GIB // 2)[0] == 0
+        used_bytes = GIB // 2 + (8 << 20)
+
+        found = nvml_of(gpu, f"nvml.processes({uuid!r})")
+        (load,) = nvml_of(gpu, f"[nvml.load({uuid!r})]")
+
+        assert found == [{"pid": tenant.process.pid, "used_bytes": used_bytes}]
+        assert load == {
+            "used_bytes": used_bytes,
+            "utilization_percent": None,
+            "busy_percent": None,
+        }
 
 
 def test_what_the_driver_keeps_for_itself_is_not_offered(tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ The libraries find the cards in the directory of the environment variable `FAKE_
 `/run/fakegpu`; containers get that directory mounted read-write.
 """
 
-from tests.fakes.gpu.description import H100, Card, Description
+from tests.fakes.gpu.description import H100, Card, Description, MigInstance
 from tests.fakes.gpu.simulated_gpu import LIBRARY_DIRECTORY, GpuProcess, SimulatedGpu
 
-__all__ = ["H100", "LIBRARY_DIRECTORY", "Card", "Description", "GpuProcess", "SimulatedGpu"]
+__all__ = [
+    "H100",
+    "LIBRARY_DIRECTORY",
+    "Card",
+    "Description",
+    "GpuProcess",
+    "MigInstance",
+    "SimulatedGpu",
+]

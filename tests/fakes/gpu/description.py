@@ -11,6 +11,21 @@ GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MigInstance:
+    """A part of a card in MIG mode: a GPU instance with one compute instance."""
+
+    profile: str = "1g.1gb"
+    """Slices and memory, as in its name."""
+    memory_bytes: int = GIB
+    sm_count: int = 16
+    uuid: str = ""
+    """`MIG-…`; empty: made from its position, so that it is the same in every run."""
+    gpu_instance: int | None = None
+    """None: its position from 1 on."""
+    compute_instance: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
     """One card. The defaults make a small one whose numbers are easy to add up."""
 
@@ -36,6 +51,8 @@ class Card:
     threads_per_sm: int = 2048
     compute_capability: tuple[int, int] = (9, 0)
     mig_mode: bool = False
+    """Nothing runs on it but on its instances. Those imply it."""
+    instances: tuple[MigInstance, ...] = ()
     persistence_mode: bool = True
 
 
@@ -71,6 +88,8 @@ class Description:
             dataclasses.replace(
                 card,
                 uuid=card.uuid or f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'card {index}')}",
+                mig_mode=card.mig_mode or bool(card.instances),
+                instances=_resolved(card.instances, index),
                 minor=index if card.minor is None else card.minor,
                 context_bytes=(
                     self.context_bytes if card.context_bytes is None else card.context_bytes
@@ -93,6 +112,9 @@ class Description:
                 **{
                     **card,
                     "compute_capability": tuple(card.get("compute_capability", (9, 0))),
+                    "instances": tuple(
+                        MigInstance(**instance) for instance in card.get("instances", ())
+                    ),
                 }
             )
             for card in values.pop("cards", [{}])
@@ -103,3 +125,15 @@ class Description:
     def load(cls, path: Path) -> "Description":
         """Read a `gpu.json` file."""
         return cls.from_json(path.read_text())
+
+
+def _resolved(instances: tuple[MigInstance, ...], card: int) -> tuple[MigInstance, ...]:
+    names = [f"card {card} instance {number}" for number in range(len(instances))]
+    return tuple(
+        dataclasses.replace(
+            instance,
+            uuid=instance.uuid or f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, name)}",
+            gpu_instance=1 + number if instance.gpu_instance is None else instance.gpu_instance,
+        )
+        for number, (instance, name) in enumerate(zip(instances, names, strict=True))
+    )

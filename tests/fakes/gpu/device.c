@@ -41,7 +41,7 @@ static int find_visible(const char *word, size_t length, const unsigned int *exi
 	const struct fake_state *state = state_map();
 	int found = -1;
 
-	if (length > 4 && strncmp(word, "GPU-", 4) == 0) {
+	if (length > 4 && (strncmp(word, "GPU-", 4) == 0 || strncmp(word, "MIG-", 4) == 0)) {
 		for (int i = 0; i < existing_count; i++) {
 			if (strncasecmp(state->card[existing[i]].uuid, word, length) != 0)
 				continue;
@@ -78,6 +78,19 @@ static void keep_listed(const char *list, const unsigned int *existing, int exis
 	}
 }
 
+/* A process computes on one MIG instance or on cards: where it sees an instance, on the first one
+ * alone. */
+static void keep_first_instance(void)
+{
+	for (int i = 0; i < count; i++) {
+		if (state_map()->card[cards[i]].parent == 0)
+			continue;
+		cards[0] = cards[i];
+		count = 1;
+		return;
+	}
+}
+
 void device_enumerate(void)
 {
 	const struct fake_state *state = state_map();
@@ -86,15 +99,17 @@ void device_enumerate(void)
 	int existing_count = 0;
 
 	for (unsigned int card = 0; card < state->card_count && card < FAKE_MAX_CARDS; card++)
-		if (state->card[card].lost == 0 && state_card_visible(card))
+		if (state->card[card].lost == 0 && state->card[card].mig_mode == 0 &&
+		    state_card_visible(card))
 			existing[existing_count++] = card;
 	count = 0;
 	if (list != NULL) {
 		keep_listed(list, existing, existing_count);
-		return;
+	} else {
+		memcpy(cards, existing, sizeof(cards));
+		count = existing_count;
 	}
-	memcpy(cards, existing, sizeof(cards));
-	count = existing_count;
+	keep_first_instance();
 }
 
 static CUresult enter_device(const char *function, bool valid, CUdevice device)
@@ -133,23 +148,27 @@ CUDA_API(cuDeviceGetName, (char *out, int length, CUdevice device))
 	return status;
 }
 
-static CUresult get_uuid(const char *function, CUuuid *out, CUdevice device)
-{
-	CUresult status = enter_device(function, out != NULL, device);
-
-	if (status == CUDA_SUCCESS)
-		memcpy(out->bytes, device_describe(device)->uuid_bytes, sizeof(out->bytes));
-	return status;
-}
-
+/* Of a MIG instance: its card's. */
 CUDA_API(cuDeviceGetUuid, (CUuuid * out, CUdevice device))
 {
-	return get_uuid(__func__, out, device);
+	CUresult status = enter_device(__func__, out != NULL, device);
+
+	if (status != CUDA_SUCCESS)
+		return status;
+	const struct fake_card *card = device_describe(device);
+	if (card->parent != 0)
+		card = &state_map()->card[card->parent - 1];
+	memcpy(out->bytes, card->uuid_bytes, sizeof(out->bytes));
+	return CUDA_SUCCESS;
 }
 
 CUDA_API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device))
 {
-	return get_uuid(__func__, out, device);
+	CUresult status = enter_device(__func__, out != NULL, device);
+
+	if (status == CUDA_SUCCESS)
+		memcpy(out->bytes, device_describe(device)->uuid_bytes, sizeof(out->bytes));
+	return status;
 }
 
 static uint64_t total_bytes(CUdevice device)

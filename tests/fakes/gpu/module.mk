@@ -4,7 +4,7 @@ FAKE_SHARED_C := state.c clock.c
 FAKE_CUDA_C := process.c device.c context.c address.c memory.c pool.c stream.c event.c \
 	module.c launch.c graph.c graph_memory.c copy.c vmm.c ipc.c array.c error.c accepted.c lookup.c \
 	lookup_table.c cuda_stubs.c
-FAKE_NVML_C := nvml_system.c nvml_device.c nvml_memory.c nvml_process.c nvml_event.c \
+FAKE_NVML_C := nvml_system.c nvml_device.c nvml_mig.c nvml_memory.c nvml_process.c nvml_event.c \
 	nvml_stubs.c
 
 FAKE_CUDA := $(BUILD)/fake/libcuda.so.1

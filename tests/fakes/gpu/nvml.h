@@ -80,9 +80,16 @@ static inline nvmlReturn_t nvml_enter_identity(const char *function, bool valid,
 /* Copies a text with its end, or says that the buffer is too small. */
 nvmlReturn_t nvml_copy(char *out, unsigned int length, const char *text);
 
-/* Devices in NVML's order. Called by the first nvmlInit. */
+/* Whether a card is a MIG instance or is divided into some. */
+bool nvml_is_mig(unsigned int card);
+
+/* Devices in NVML's order, MIG instances not among them. Called by the first nvmlInit. */
 void nvml_enumerate(void);
 unsigned int nvml_count(void);
 nvmlDevice_t nvml_handle(unsigned int index);
+
+/* Of a MIG instance of a card, or of a card; NULL: there is none, or it is not visible. */
+nvmlDevice_t nvml_instance(unsigned int card, unsigned int number);
+nvmlDevice_t nvml_handle_of(unsigned int card);
 
 #endif

@@ -10,24 +10,41 @@
 
 struct nvml_device {
 	unsigned int card;
-	unsigned int index;
+	unsigned int index; /* of a MIG instance: among those of its card */
 };
 
-static struct nvml_device devices[FAKE_MAX_CARDS];
-static unsigned int count;
+static struct nvml_device devices[FAKE_MAX_CARDS]; /* cards, then MIG instances */
+static unsigned int count;                         /* of cards */
+static unsigned int handles;
 
+static unsigned int parent_of(unsigned int card)
+{
+	return state_map()->card[card].parent;
+}
+
+static void add_device(unsigned int card)
+{
+	unsigned int index = 0;
+
+	for (unsigned int i = 0; i < handles; i++)
+		if (parent_of(devices[i].card) == parent_of(card))
+			index++;
+	devices[handles++] = (struct nvml_device){.card = card, .index = index};
+}
+
+/* The entries of the state stand in the same order. */
 void nvml_enumerate(void)
 {
 	const struct fake_state *state = state_map();
-	unsigned int found = 0;
 
+	count = 0;
+	handles = 0;
 	for (unsigned int card = 0; card < state->card_count && card < FAKE_MAX_CARDS; card++) {
 		if (!state_card_visible(card))
 			continue;
-		devices[found] = (struct nvml_device){.card = card, .index = found};
-		found++;
+		add_device(card);
+		count += parent_of(card) == 0;
 	}
-	count = found;
 }
 
 unsigned int nvml_count(void)
@@ -40,9 +57,25 @@ nvmlDevice_t nvml_handle(unsigned int index)
 	return &devices[index];
 }
 
+nvmlDevice_t nvml_instance(unsigned int card, unsigned int number)
+{
+	for (unsigned int i = count; i < handles; i++)
+		if (parent_of(devices[i].card) == card + 1 && devices[i].index == number)
+			return &devices[i];
+	return NULL;
+}
+
+nvmlDevice_t nvml_handle_of(unsigned int card)
+{
+	for (unsigned int i = 0; i < handles; i++)
+		if (devices[i].card == card)
+			return &devices[i];
+	return NULL;
+}
+
 nvmlReturn_t nvml_card(nvmlDevice_t device, bool lost_too, unsigned int *card)
 {
-	for (unsigned int i = 0; i < count; i++) {
+	for (unsigned int i = 0; i < handles; i++) {
 		if (device != &devices[i])
 			continue;
 		if (!lost_too && state_map()->card[device->card].lost != 0)
@@ -104,7 +137,7 @@ static nvmlReturn_t find(const char *function, match matches, const char *wanted
 
 	if (status != NVML_SUCCESS)
 		return status;
-	for (unsigned int i = 0; i < count; i++) {
+	for (unsigned int i = 0; i < handles; i++) {
 		const struct fake_card *card = &state_map()->card[devices[i].card];
 		if (!matches(card, wanted))
 			continue;
@@ -317,19 +350,6 @@ NVML_API(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, i
 	return NVML_SUCCESS;
 }
 
-NVML_API(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned int *current, unsigned int *pending))
-{
-	unsigned int card = 0;
-	nvmlReturn_t status =
-		nvml_enter_device(__func__, current != NULL && pending != NULL, device, &card);
-
-	if (status != NVML_SUCCESS)
-		return status;
-	*current = state_map()->card[card].mig_mode;
-	*pending = *current;
-	return NVML_SUCCESS;
-}
-
 /* A constant answer about a device. */
 static nvmlReturn_t constant(const char *function, nvmlDevice_t device, unsigned int *out,
 			     unsigned int value)
@@ -340,16 +360,6 @@ static nvmlReturn_t constant(const char *function, nvmlDevice_t device, unsigned
 	if (status == NVML_SUCCESS)
 		*out = value;
 	return status;
-}
-
-NVML_API(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned int *out))
-{
-	return constant(__func__, device, out, 0);
-}
-
-NVML_API(nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned int *out))
-{
-	return constant(__func__, device, out, 0);
 }
 
 NVML_API(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned int *out))

@@ -48,7 +48,7 @@ NVML_API(nvmlDeviceGetSupportedEventTypes, (nvmlDevice_t device, unsigned long l
 	nvmlReturn_t status = nvml_enter_device(__func__, out != NULL, device, &card);
 
 	if (status == NVML_SUCCESS)
-		*out = EVENT_XID;
+		*out = state_map()->card[card].parent == 0 ? EVENT_XID : 0;
 	return status;
 }
 
@@ -60,6 +60,8 @@ NVML_API(nvmlDeviceRegisterEvents,
 
 	if (status != NVML_SUCCESS)
 		return status;
+	if (state_map()->card[card].parent != 0)
+		return NVML_ERROR_NOT_SUPPORTED;
 	for (unsigned int i = 0; i < nvml_count(); i++) {
 		if (nvml_handle(i) != device)
 			continue;

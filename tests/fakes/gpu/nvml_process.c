@@ -30,16 +30,19 @@ struct listed {
 	unsigned int pid;
 	unsigned int slot;
 	uint64_t bytes;
+	unsigned int gpu_instance;
+	unsigned int compute_instance;
 };
 
-static unsigned int list_once(const struct observer *observer, unsigned int card,
-			      struct listed *listed)
+static unsigned int list_of_entry(const struct observer *observer, unsigned int card,
+				  struct listed *listed, unsigned int count)
 {
 	struct fake_state *state = state_map();
+	const struct fake_card *described = &state->card[card];
+	bool is_instance = described->parent != 0;
 	uint32_t high = __atomic_load_n(&state->processes_high, __ATOMIC_ACQUIRE);
-	unsigned int count = 0;
 
-	for (unsigned int i = 0; i < high && i < FAKE_MAX_PROCESSES; i++) {
+	for (unsigned int i = 0; i < high && count < FAKE_MAX_PROCESSES; i++) {
 		const struct fake_process *process = &state->process[i];
 		uint64_t word = __atomic_load_n(&process->state, __ATOMIC_ACQUIRE);
 		uint64_t bytes =
@@ -50,9 +53,26 @@ static unsigned int list_once(const struct observer *observer, unsigned int card
 		bytes += __atomic_load_n(&process->held[card].memory_bytes, __ATOMIC_RELAXED);
 		if (!observer_alive(observer, i, &pid) || pid <= 0)
 			continue;
-		listed[count++] =
-			(struct listed){.pid = (unsigned int)pid, .slot = i, .bytes = bytes};
+		listed[count++] = (struct listed){
+			.pid = (unsigned int)pid,
+			.slot = i,
+			.bytes = bytes,
+			.gpu_instance = is_instance ? described->gpu_instance : NO_INSTANCE,
+			.compute_instance =
+				is_instance ? described->compute_instance : NO_INSTANCE};
 	}
+	return count;
+}
+
+/* Of a card in MIG mode: the processes on all its instances. */
+static unsigned int list_once(const struct observer *observer, unsigned int card,
+			      struct listed *listed)
+{
+	unsigned int count = 0;
+
+	for (unsigned int entry = 0; entry < state_map()->card_count; entry++)
+		if (state_is_on(entry, card))
+			count = list_of_entry(observer, entry, listed, count);
 	return count;
 }
 
@@ -117,8 +137,8 @@ static nvmlReturn_t running_v2(const char *function, nvmlDevice_t device, unsign
 	for (unsigned int i = 0; i < found; i++)
 		out[i] = (struct process_v2){.pid = listed[i].pid,
 					     .used_bytes = listed[i].bytes,
-					     .gpu_instance = NO_INSTANCE,
-					     .compute_instance = NO_INSTANCE};
+					     .gpu_instance = listed[i].gpu_instance,
+					     .compute_instance = listed[i].compute_instance};
 	return NVML_SUCCESS;
 }
 
@@ -196,14 +216,24 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList,
 	if (status != NVML_SUCCESS)
 		return status;
 	for (unsigned int i = 0; i < found; i++)
-		list->out[i] = (struct process_detail){.pid = listed[i].pid,
-						       .used_bytes = listed[i].bytes,
-						       .gpu_instance = NO_INSTANCE,
-						       .compute_instance = NO_INSTANCE};
+		list->out[i] =
+			(struct process_detail){.pid = listed[i].pid,
+						.used_bytes = listed[i].bytes,
+						.gpu_instance = listed[i].gpu_instance,
+						.compute_instance = listed[i].compute_instance};
 	return NVML_SUCCESS;
 }
 
 /* --- utilisation ---------------------------------------------------------------------------- */
+
+/* NVML tells none of it where MIG is on. */
+static nvmlReturn_t enter_busy(const char *function, bool valid, nvmlDevice_t device,
+			       unsigned int *card)
+{
+	nvmlReturn_t status = nvml_enter_device(function, valid, device, card);
+
+	return status == NVML_SUCCESS && nvml_is_mig(*card) ? NVML_ERROR_NOT_SUPPORTED : status;
+}
 
 struct utilisation {
 	unsigned int gpu;
@@ -227,7 +257,7 @@ static unsigned int busy_percent(unsigned int card)
 NVML_API(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, struct utilisation *out))
 {
 	unsigned int card = 0;
-	nvmlReturn_t status = nvml_enter_device(__func__, out != NULL, device, &card);
+	nvmlReturn_t status = enter_busy(__func__, out != NULL, device, &card);
 
 	if (status == NVML_SUCCESS)
 		*out = (struct utilisation){.gpu = busy_percent(card)};
@@ -247,7 +277,7 @@ NVML_API(nvmlDeviceGetSamples,
 {
 	unsigned int card = 0;
 	nvmlReturn_t status =
-		nvml_enter_device(__func__, value_type != NULL && count != NULL, device, &card);
+		enter_busy(__func__, value_type != NULL && count != NULL, device, &card);
 
 	(void)since_us;
 	if (status != NVML_SUCCESS)
@@ -273,7 +303,7 @@ NVML_API(nvmlDeviceGetProcessUtilization, (nvmlDevice_t device, struct process_s
 {
 	struct listed listed[FAKE_MAX_PROCESSES];
 	unsigned int card = 0;
-	nvmlReturn_t status = nvml_enter_device(__func__, count != NULL, device, &card);
+	nvmlReturn_t status = enter_busy(__func__, count != NULL, device, &card);
 
 	if (status != NVML_SUCCESS)
 		return status;

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import cffi
 
-from tests.fakes.gpu.description import Card, Description
+from tests.fakes.gpu.description import Card, Description, MigInstance
 
 _SOURCE = Path(__file__).parent
 LIBRARY_DIRECTORY = _SOURCE.parents[2] / "build" / "fake"
@@ -30,6 +30,19 @@ CharArray: TypeAlias = Any
 def _text(characters: CharArray) -> str:
     value = _ffi.string(characters)
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _entries(description: Description) -> list[tuple[int, MigInstance | None]]:
+    """Every card and, after them, every instance with the index of its card."""
+    cards = description.cards
+    instances = [(index, each) for index, card in enumerate(cards) for each in card.instances]
+    return [*((index, None) for index in range(len(cards))), *instances]
+
+
+def _write_identity(written: Any, name: str, model: str) -> None:  # noqa: ANN401 (cffi)
+    written.uuid = name.encode()
+    written.uuid_bytes = list(uuid.UUID(name[len("GPU-") :]).bytes)
+    written.model = model.encode()
 
 
 def _layout() -> cffi.FFI:
@@ -103,8 +116,9 @@ class SimulatedGpu:
     def from_description(cls, directory: Path, description: Description) -> "SimulatedGpu":
         """Make new cards in a directory from a description, e.g. one that was loaded from JSON."""
         description = description.resolved()
-        if not 0 <= len(description.cards) <= _constants.FAKE_MAX_CARDS:
-            raise ValueError(f"{len(description.cards)} cards: at most {_constants.FAKE_MAX_CARDS}")
+        count = len(_entries(description))
+        if count > _constants.FAKE_MAX_CARDS:
+            raise ValueError(f"{count} cards and instances: at most {_constants.FAKE_MAX_CARDS}")
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o777)  # any user of any container joins
         (directory / "gpu.json").write_text(description.to_json())
@@ -121,35 +135,58 @@ class SimulatedGpu:
         state = self.state
         state.size = _ffi.sizeof("struct fake_state")
         state.version = _constants.FAKE_STATE_VERSION
-        state.card_count = len(description.cards)
+        entries = _entries(description)
+        state.card_count = len(entries)
         state.cuda_version = description.cuda_version
         state.driver_version = description.driver_version.encode()
         major = description.cuda_version // 1000
         state.nvml_version = f"{major}.{description.driver_version}".encode()
         state.check_nodes = description.check_nodes
         state.node_directory = description.node_directory.encode()
-        for index, card in enumerate(description.cards):
-            written = state.card[index]
-            written.uuid = card.uuid.encode()
-            written.uuid_bytes = list(uuid.UUID(card.uuid.removeprefix("GPU-")).bytes)
-            written.model = card.model.encode()
-            written.serial = card.serial.encode()
-            written.memory_bytes = card.memory_bytes
-            written.reserved_bytes = card.reserved_bytes
-            written.context_bytes = card.context_bytes
-            written.context_hidden_bytes = card.context_hidden_bytes
-            written.process_hidden_bytes = card.process_hidden_bytes
-            written.stream_bytes = card.stream_bytes
-            written.minor = card.minor
-            written.pci_domain = 0
-            written.pci_bus = 0x10 + index
-            written.pci_device = 0
-            written.sm_count = card.sm_count
-            written.threads_per_sm = card.threads_per_sm
-            written.compute_major, written.compute_minor = card.compute_capability
-            written.mig_mode = card.mig_mode
-            written.persistence_mode = card.persistence_mode
+        for number, (index, instance) in enumerate(entries):
+            self._write_card(number, index, description.cards[index])
+            if instance is not None:
+                self._write_instance(number, index, instance)
         state.magic = _constants.FAKE_STATE_MAGIC  # last: now it may be used
+
+    def _write_card(self, number: int, index: int, card: Card) -> None:
+        written = self.state.card[number]
+        _write_identity(written, card.uuid, card.model)
+        written.serial = card.serial.encode()
+        written.memory_bytes = card.memory_bytes
+        written.reserved_bytes = card.reserved_bytes
+        written.context_bytes = card.context_bytes
+        written.context_hidden_bytes = card.context_hidden_bytes
+        written.process_hidden_bytes = card.process_hidden_bytes
+        written.stream_bytes = card.stream_bytes
+        written.minor = card.minor
+        written.pci_domain = 0
+        written.pci_bus = 0x10 + index
+        written.pci_device = 0
+        written.sm_count = card.sm_count
+        written.threads_per_sm = card.threads_per_sm
+        written.compute_major, written.compute_minor = card.compute_capability
+        written.mig_mode = card.mig_mode
+        written.persistence_mode = card.persistence_mode
+
+    def _write_instance(self, number: int, index: int, instance: MigInstance) -> None:
+        """Overwrite what is an instance's own; all else is its card's."""
+        written = self.state.card[number]
+        card = self.description.cards[index]
+        _write_identity(written, instance.uuid, f"{card.model} MIG {instance.profile}")
+        written.serial = b""
+        written.memory_bytes = instance.memory_bytes
+        written.reserved_bytes = 0  # taken from the card
+        written.sm_count = instance.sm_count
+        written.mig_mode = False
+        written.parent = index + 1
+        written.gpu_instance = instance.gpu_instance
+        written.compute_instance = instance.compute_instance
+        written.slices = int(instance.profile.partition("g.")[0])
+        # As /proc/driver/nvidia-caps/mig-minors numbers them.
+        node = 3 + 9 * (15 * written.minor + written.gpu_instance)
+        written.gpu_instance_node = node
+        written.compute_instance_node = node + 1 + instance.compute_instance
 
     def close(self) -> None:
         """Unmap the file. The cards stay."""
@@ -164,7 +201,22 @@ class SimulatedGpu:
 
     def uuid(self, card: int = 0) -> str:
         """The UUID of a card."""
-        return self.description.cards[card].uuid
+        index, instance = _entries(self.description)[card]
+        return self.description.cards[index].uuid if instance is None else instance.uuid
+
+    def instance(self, number: int = 0, card: int = 0) -> int:
+        """What stands for a MIG instance wherever the number of a card is asked for."""
+        before = sum(len(each.instances) for each in self.description.cards[:card])
+        return len(self.description.cards) + before + number
+
+    def nodes(self, card: int = 0) -> list[str]:
+        """The nodes, below the directory of nodes, without which a card is not seen."""
+        described = self.state.card[card]
+        capabilities = [described.gpu_instance_node, described.compute_instance_node]
+        return [
+            f"nvidia{described.minor}",
+            *(f"nvidia-caps/nvidia-cap{number}" for number in capabilities if described.parent),
+        ]
 
     # --- the truth ---------------------------------------------------------------------------
 
@@ -208,7 +260,10 @@ class SimulatedGpu:
         return found
 
     def used_bytes(self, card: int = 0) -> int:
-        """What the living hold on a card, without the driver's own reserve."""
+        """What the living hold on a card, without the driver's own reserve.
+
+        Of a card in MIG mode that is nothing: its instances have it.
+        """
         return int(self.state.card[card].foreign_bytes) + sum(
             process.memory_bytes[card] + process.hidden_bytes[card] for process in self.processes()
         )
@@ -217,6 +272,9 @@ class SimulatedGpu:
 
     def set_lost(self, card: int = 0, lost: bool = True) -> None:
         """Let a card fall off the bus, or put it back."""
+        for each in self.state.card[0 : self.state.card_count]:
+            if each.parent == card + 1:
+                each.lost = lost
         self.state.card[card].lost = lost
 
     def raise_xid(self, xid: int, card: int = 0) -> None:

@@ -322,7 +322,12 @@ static uint64_t *holding_of(struct fake_held *held, enum holding what)
 	return &held->hidden_bytes;
 }
 
-static uint64_t sum_used(unsigned int card)
+bool state_is_on(unsigned int entry, unsigned int card)
+{
+	return entry == card || state->card[entry].parent == card + 1;
+}
+
+static uint64_t sum_of_entry(unsigned int card)
 {
 	const struct fake_card *described = &state->card[card];
 	uint64_t used = described->reserved_bytes +
@@ -337,6 +342,16 @@ static uint64_t sum_used(unsigned int card)
 			__atomic_load_n(&held->memory_bytes, __ATOMIC_RELAXED) +
 			__atomic_load_n(&held->hidden_bytes, __ATOMIC_RELAXED);
 	}
+	return used;
+}
+
+static uint64_t sum_used(unsigned int card)
+{
+	uint64_t used = 0;
+
+	for (unsigned int entry = 0; entry < state->card_count && entry < FAKE_MAX_CARDS; entry++)
+		if (state_is_on(entry, card))
+			used += sum_of_entry(entry);
 	return used;
 }
 
@@ -432,18 +447,12 @@ void state_give(unsigned int card, enum holding what, uint64_t bytes)
 
 /* --- visibility and faults ------------------------------------------------------------------ */
 
-bool state_card_visible(unsigned int card)
+static bool node_opens(const char *name, unsigned int minor)
 {
-	const char *check = getenv("FAKE_GPU_CHECK_NODES");
-	bool wanted = state->check_nodes != 0;
 	char path[192];
 
-	if (check != NULL)
-		wanted = strcmp(check, "1") == 0;
-	if (!wanted)
-		return true;
-	int length = snprintf(path, sizeof(path), "%.127s/nvidia%u", state->node_directory,
-			      state->card[card].minor);
+	int length =
+		snprintf(path, sizeof(path), "%.127s/%s%u", state->node_directory, name, minor);
 	if (length < 0)
 		return false;
 	int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -454,6 +463,23 @@ bool state_card_visible(unsigned int card)
 	/* The node is there and the device cgroup lets us in, but no driver answers: as good as it
 	 * gets on a machine without a card. */
 	return errno == ENXIO || errno == ENODEV;
+}
+
+bool state_card_visible(unsigned int card)
+{
+	const struct fake_card *described = &state->card[card];
+	const char *check = getenv("FAKE_GPU_CHECK_NODES");
+	bool wanted = state->check_nodes != 0;
+
+	if (check != NULL)
+		wanted = strcmp(check, "1") == 0;
+	if (!wanted)
+		return true;
+	if (!node_opens("nvidia", described->minor))
+		return false;
+	return described->parent == 0 ||
+	       (node_opens("nvidia-caps/nvidia-cap", described->gpu_instance_node) &&
+		node_opens("nvidia-caps/nvidia-cap", described->compute_instance_node));
 }
 
 /* Until the delay is over, or the fault is taken back. */

@@ -16,7 +16,7 @@
 
 /* state: begin */
 #define FAKE_STATE_MAGIC 0x55475046
-#define FAKE_STATE_VERSION 1
+#define FAKE_STATE_VERSION 2
 #define FAKE_MAX_CARDS 16
 #define FAKE_MAX_PROCESSES 1024
 #define FAKE_MAX_FAULTS 32
@@ -26,6 +26,9 @@
 #define FAKE_SLOT_FREE 0
 #define FAKE_SLOT_LIVE 1
 
+/* A card, or a MIG instance: those come after the cards, each with memory and processors of its
+ * own.
+ */
 struct fake_card {
 	/* what the card is; written at creation */
 	char uuid[48];
@@ -46,8 +49,15 @@ struct fake_card {
 	uint32_t threads_per_sm;
 	uint32_t compute_major;
 	uint32_t compute_minor;
-	uint32_t mig_mode;
+	uint32_t mig_mode; /* 1: nothing runs but on its instances */
 	uint32_t persistence_mode;
+	/* of a MIG instance */
+	uint32_t parent; /* index of its card + 1; 0: a card */
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint32_t slices;
+	uint32_t gpu_instance_node; /* N of nvidia-caps/nvidia-capN */
+	uint32_t compute_instance_node;
 	/* what a test may change at any time */
 	uint32_t lost;                 /* 1: the card has fallen off the bus */
 	uint32_t utilisation_override; /* percent + 1; 0 = as measured */
@@ -91,8 +101,8 @@ struct fake_fault {
 struct fake_state {
 	uint32_t magic;
 	uint32_t version;
-	uint64_t size; /* of the whole file, bytes */
-	uint32_t card_count;
+	uint64_t size;         /* of the whole file, bytes */
+	uint32_t card_count;   /* entries of `card`, instances included */
 	uint32_t cuda_version; /* 13000 = 13.0 */
 	char driver_version[32];
 	char nvml_version[32];
@@ -111,7 +121,7 @@ struct fake_state {
 };
 /* state: end */
 
-_Static_assert(sizeof(struct fake_card) == 280, "layout");
+_Static_assert(sizeof(struct fake_card) == 304, "layout");
 _Static_assert(sizeof(struct fake_held) == 320, "layout");
 _Static_assert(sizeof(struct fake_fault) == 96, "layout");
 _Static_assert(offsetof(struct fake_state, card) == 256, "layout");
@@ -142,6 +152,9 @@ bool observer_alive(const struct observer *observer, unsigned int slot, int *pid
 uint64_t state_changes(void);
 #define STATE_SNAPSHOT_TRIES 1000
 
+/* Whether an entry is the card itself or a MIG instance of it. */
+bool state_is_on(unsigned int entry, unsigned int card);
+
 /* Bytes in use on a card by all the living and the driver. Frees the slots of the dead. */
 uint64_t state_used_bytes(unsigned int card);
 
@@ -151,8 +164,8 @@ enum holding { HOLDING_CONTEXT, HOLDING_MEMORY, HOLDING_HIDDEN };
 bool state_take(unsigned int card, enum holding what, uint64_t bytes);
 void state_give(unsigned int card, enum holding what, uint64_t bytes);
 
-/* Whether this process may see a card (device node and its cgroup rule, when check_nodes is set).
- */
+/* Whether this process may see a card (device nodes and their cgroup rules, when check_nodes is
+ * set). */
 bool state_card_visible(unsigned int card);
 
 /* The code of an injected fault for this call, or 0; sleeps first when the fault says so. */

@@ -104,10 +104,10 @@ class Driver:
         code, _ = self.out(name, *arguments)
         return code, before - self.memory()[0]
 
-    def uuid(self, device: int = 0) -> str:
+    def uuid(self, device: int = 0, name: str = "cuDeviceGetUuid_v2") -> str:
         """The device's UUID in hexadecimal."""
         value = (ctypes.c_ubyte * 16)()
-        self._cuda.cuDeviceGetUuid_v2(value, device)
+        self._cuda[name](value, device)
         return bytes(value).hex()
 
     def proc_address(self, name: str, version: int, flags: int) -> tuple[int, int, str]:
@@ -259,6 +259,20 @@ class Driver:
         except pynvml.NVMLError as error:
             return {"error": error.value}
 
+    def nvml_of(self, uuid: str, name: str, *arguments: Json) -> Json:
+        """Call a function of pynvml on the device of a UUID; a handle is told as its UUID."""
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            found = getattr(pynvml, name)(device, *arguments)
+            if isinstance(found, pynvml.c_nvmlDevice_t):
+                found = pynvml.nvmlDeviceGetUUID(found)
+            return _plain(found)
+        except pynvml.NVMLError as error:
+            return {"error": error.value}
+
     def process_list(self, name: str, entry_bytes: int) -> dict[str, Any]:
         """Ask for one process, and whether anything was written behind its entry."""
         import pynvml
@@ -294,6 +308,8 @@ def _plain(value: Json) -> Json:
     """Make a value of pynvml fit for JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, ctypes.c_uint):
+        return value.value
     fields = getattr(value, "_fields_", None)
     if fields is None:
         return vars(value) if hasattr(value, "__dict__") else value
