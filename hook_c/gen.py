@@ -510,6 +510,7 @@ HOOKED = {
     "nvml.rates": Kind(end="nvml_utilisation_end(status, {device}, {rates})"),
     "nvml.history": Kind(end="nvml_history_end(status, {device}, {type}, {count}, {samples})"),
     "nvml.set": Kind("nvml_set_begin()"),
+    "nvml.attributes": Kind(end="nvml_attributes_end(status, {device}, {attributes}, {number})"),
     "nvml.memory": Kind(end="nvml_memory_end(status, {device}, {memory}, {number})"),
 }
 CALLED = "call"

@@ -157,17 +157,29 @@ static void format_uuid(char text[41], const unsigned char uuid[16])
 			       uuid[i]);
 }
 
-static void put_nvml(const char *text)
+/* The binary UUID does not say whether the card is a MIG instance: NVML knows. NULL: it knows
+ * neither. */
+static void *find_in_nvml(char text[41])
 {
 	void *handle;
+
+	if (nvml.by_uuid == NULL)
+		return NULL;
+	if (nvml.by_uuid(text, &handle) == 0)
+		return handle;
+	memcpy(text, "MIG", 3);
+	if (nvml.by_uuid(text, &handle) == 0)
+		return handle;
+	memcpy(text, "GPU", 3);
+	return NULL;
+}
+
+static void put_nvml(void *handle)
+{
 	uint64_t v1[3] = {0}; /* nvmlMemory_t: total, free, used */
 	struct nvml_memory_v2 v2 = {.version = sizeof(v2) | 2U << 24};
-	char mig[41];
 
-	/* The binary UUID does not say whether the card is a MIG instance: NVML knows. */
-	snprintf(mig, sizeof(mig), "MIG%s", text + 3);
-	if (nvml.by_uuid == NULL ||
-	    (nvml.by_uuid(text, &handle) != 0 && nvml.by_uuid(mig, &handle) != 0)) {
+	if (handle == NULL) {
 		put("null");
 		return;
 	}
@@ -197,6 +209,7 @@ static void put_device(int ordinal)
 	cuda.uuid(uuid, device);
 	format_uuid(uuid_text, uuid);
 
+	void *nvml_handle = find_in_nvml(uuid_text);
 	int total_status = cuda.total(&total, device);
 	int status = cuda.retain(&context, device);
 
@@ -211,7 +224,7 @@ static void put_device(int ordinal)
 	    uuid_text, total_status, total);
 	put_code(status);
 	put(", \"free\": %zu, \"total\": %zu}, \"nvml\": ", free_bytes, info_total);
-	put_nvml(uuid_text);
+	put_nvml(nvml_handle);
 	put("}");
 }
 

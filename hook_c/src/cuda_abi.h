@@ -213,6 +213,14 @@ struct nvml_memory_v2 {
 	uint64_t used;
 };
 
+/* nvmlDeviceAttributes_t */
+struct nvml_attributes {
+	uint32_t counts[8]; /* of multiprocessors, engines and slices */
+	uint64_t memory_mib;
+};
+
+#define NVML_NO_INSTANCE UINT32_MAX /* of a process that runs on no MIG instance */
+
 /* nvmlProcessInfo_v1_t; the later versions add the two instance numbers. */
 struct nvml_process_v1 {
 	uint32_t pid;
@@ -222,7 +230,7 @@ struct nvml_process_v1 {
 struct nvml_process {
 	uint32_t pid;
 	uint64_t used_bytes;
-	uint32_t gpu_instance; /* UINT32_MAX: not a MIG instance's */
+	uint32_t gpu_instance;
 	uint32_t compute_instance;
 };
 
@@ -310,6 +318,7 @@ _Static_assert(sizeof(struct nvml_sample_info) == 40, "NVML ABI");
 _Static_assert(sizeof(struct nvml_samples) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_process_v1) == 16, "NVML ABI");
 _Static_assert(sizeof(struct nvml_process) == 24, "NVML ABI");
+_Static_assert(sizeof(struct nvml_attributes) == 40, "NVML ABI");
 _Static_assert(sizeof(struct nvml_memory) == 24, "NVML ABI");
 _Static_assert(sizeof(struct nvml_memory_v2) == 40, "NVML ABI");
 

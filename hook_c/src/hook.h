@@ -266,6 +266,7 @@ int nvml_utilisation_end(int status, void *device, void *rates);
 int nvml_history_end(int status, void *device, int type, const unsigned int *count, void *samples);
 int nvml_set_begin(void);
 int nvml_no_processes_end(int status, unsigned int *count);
+int nvml_attributes_end(int status, void *device, void *attributes, unsigned int version);
 int nvml_memory_end(int status, void *device, void *memory, unsigned int version);
 
 /* lookup.c */

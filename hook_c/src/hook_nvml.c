@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What NVML says about a card: memory as cuMemGetInfo does, and the processes of this container
- * under the PIDs that they have in it. */
+ * under the PIDs that they have in it. A card in MIG mode shows the sum of those of its instances
+ * that were promised. */
 #include "hook.h"
 
 #include <ctype.h>
@@ -37,22 +38,100 @@ static bool parse_uuid(const char *text, uint8_t uuid[16])
 	return digits == 32;
 }
 
+static bool is_instance(void *device)
+{
+	unsigned int answer = 0;
+
+	return driver.nvmlDeviceIsMigDeviceHandle != NULL &&
+	       driver.nvmlDeviceIsMigDeviceHandle(device, &answer) == NVML_SUCCESS && answer != 0;
+}
+
+/* How many MIG instances may be found on a device; 0 where it is not in MIG mode. */
+static unsigned int most_instances(void *device)
+{
+	unsigned int most = 0;
+
+	if (driver.nvmlDeviceGetMaxMigDeviceCount == NULL ||
+	    driver.nvmlDeviceGetMigDeviceHandleByIndex == NULL ||
+	    driver.nvmlDeviceGetMaxMigDeviceCount(device, &most) != NVML_SUCCESS)
+		return 0;
+	return most;
+}
+
+/* Developer mode: NVML's index is taken for the ordinal. A process that computes on a MIG instance
+ * has no other device. */
+static int ordinal_of(void *device)
+{
+	unsigned int index;
+
+	if (is_instance(device) || most_instances(device) != 0)
+		return 0;
+	return driver.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS && index < VGPU_MAX_DEVICES
+		       ? (int)index
+		       : -1;
+}
+
 static int card_of(const struct tenant *tenant, void *device)
 {
 	char text[NVML_UUID_BYTES];
 	uint8_t uuid[16];
-	unsigned int index;
 
-	/* Developer mode: NVML's index is taken for the ordinal. */
 	if (tenant_is_developer())
-		return driver.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS &&
-				       index < VGPU_MAX_DEVICES
-			       ? (int)index
-			       : -1;
+		return ordinal_of(device);
 	if (driver.nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
 	    !parse_uuid(text, uuid))
 		return -1;
 	return limits_find(&tenant->limits, uuid);
+}
+
+/* What was promised of a device: it is a card of the limits file, or instances of it are some. */
+struct parts {
+	struct part {
+		unsigned int card;
+		void *device;
+	} list[VGPU_MAX_DEVICES];
+	uint32_t count;
+};
+
+static void add_part(struct parts *parts, const struct tenant *tenant, void *device)
+{
+	int card = card_of(tenant, device);
+
+	if (card >= 0 && parts->count < VGPU_MAX_DEVICES)
+		parts->list[parts->count++] =
+			(struct part){.card = (unsigned int)card, .device = device};
+}
+
+/* Nothing is promised to a process that is refused. */
+static void find_parts(struct parts *parts, const struct tenant *tenant, enum tenant_state state,
+		       void *device)
+{
+	void *instance;
+
+	parts->count = 0;
+	if (state != TENANT_ENFORCED)
+		return;
+	add_part(parts, tenant, device);
+	if (parts->count != 0)
+		return;
+
+	unsigned int most = most_instances(device);
+
+	for (unsigned int i = 0; i < most; i++)
+		if (driver.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &instance) ==
+		    NVML_SUCCESS)
+			add_part(parts, tenant, instance);
+}
+
+/* `physical` is the device's, as the driver has just said. */
+static uint64_t physical_of(const struct part *part, const void *device, uint64_t physical)
+{
+	struct nvml_memory memory;
+
+	if (part->device != device &&
+	    driver.nvmlDeviceGetMemoryInfo(part->device, &memory) == NVML_SUCCESS)
+		return memory.total;
+	return physical;
 }
 
 /* Total and use as this container is to see them. A process that is refused, and a card that was
@@ -61,15 +140,20 @@ static struct nvml_memory seen(struct tenant *tenant, enum tenant_state state, v
 			       uint64_t physical)
 {
 	struct nvml_memory memory = {0};
-	int card = state == TENANT_ENFORCED ? card_of(tenant, device) : -1;
+	struct parts parts;
 
-	if (card >= 0) {
-		struct quota_view view = quota_look(&tenant->quota, (unsigned int)card);
+	find_parts(&parts, tenant, state, device);
+	for (uint32_t i = 0; i < parts.count; i++) {
+		const struct part *part = &parts.list[i];
+		struct quota_view view = quota_look(&tenant->quota, part->card);
+		uint64_t total = physical_of(part, device, physical);
 
-		memory.total = view.limit_bytes < physical ? view.limit_bytes : physical;
-		memory.used = view.used_bytes < memory.total ? view.used_bytes : memory.total;
-		memory.free = memory.total - memory.used;
+		if (view.limit_bytes < total)
+			total = view.limit_bytes;
+		memory.total += total;
+		memory.used += view.used_bytes < total ? view.used_bytes : total;
 	}
+	memory.free = memory.total - memory.used;
 	return memory;
 }
 
@@ -100,6 +184,22 @@ int nvml_memory_end(int status, void *device, void *memory, unsigned int version
 	return status;
 }
 
+/* Of a MIG instance; the first version's layout stands in no header. */
+int nvml_attributes_end(int status, void *device, void *attributes, unsigned int version)
+{
+	struct nvml_attributes *told = attributes;
+	struct tenant *tenant;
+
+	if (status != NVML_SUCCESS || told == NULL || version < 2)
+		return status;
+
+	enum tenant_state state = tenant_open(&tenant);
+
+	if (state != TENANT_INERT)
+		told->memory_mib = seen(tenant, state, device, told->memory_mib << 20).total >> 20;
+	return status;
+}
+
 int nvml_processes_begin(struct hook_call *call, const unsigned int *count)
 {
 	/* The driver's own list, of the whole card, overwrites it. */
@@ -113,24 +213,50 @@ static bool is_list_answer(int status)
 	return status == NVML_SUCCESS || status == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* Every process of the container that holds something of the card. */
+/* The two numbers of a MIG instance. */
+struct instance {
+	uint32_t gpu;
+	uint32_t compute;
+};
+
+static struct instance instance_of(void *device)
+{
+	struct instance found = {NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+
+	if (is_instance(device) && driver.nvmlDeviceGetGpuInstanceId != NULL &&
+	    driver.nvmlDeviceGetComputeInstanceId != NULL &&
+	    (driver.nvmlDeviceGetGpuInstanceId(device, &found.gpu) != NVML_SUCCESS ||
+	     driver.nvmlDeviceGetComputeInstanceId(device, &found.compute) != NVML_SUCCESS))
+		found = (struct instance){NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+	return found;
+}
+
+/* Every process of the container that holds something of a device, part by part. */
 struct own_processes {
 	struct region_process list[VGPU_MAX_SLOTS];
 	uint32_t count;
+	struct parts parts;
+	uint32_t part_end[VGPU_MAX_DEVICES];
+	struct instance part_instance[VGPU_MAX_DEVICES];
 };
 
 static void find_own(struct own_processes *own, struct tenant *tenant, enum tenant_state state,
 		     void *device)
 {
-	int card = state == TENANT_ENFORCED ? card_of(tenant, device) : -1;
-
 	own->count = 0;
-	if (card < 0)
+	find_parts(&own->parts, tenant, state, device);
+	if (own->parts.count == 0)
 		return;
 	region_tend(&tenant->region, false);
-	own->count = region_list(&tenant->region, (unsigned int)card, own->list, VGPU_MAX_SLOTS);
-	if (own->count > VGPU_MAX_SLOTS)
-		own->count = VGPU_MAX_SLOTS;
+	for (uint32_t i = 0; i < own->parts.count; i++) {
+		uint32_t room = VGPU_MAX_SLOTS - own->count;
+		uint32_t found = region_list(&tenant->region, own->parts.list[i].card,
+					     own->list + own->count, room);
+
+		own->count += found < room ? found : room;
+		own->part_end[i] = own->count;
+		own->part_instance[i] = instance_of(own->parts.list[i].device);
+	}
 }
 
 static bool is_own(const struct own_processes *own, uint32_t pid)
@@ -139,6 +265,15 @@ static bool is_own(const struct own_processes *own, uint32_t pid)
 		if (own->list[i].pid == pid)
 			return true;
 	return false;
+}
+
+static struct instance instance_of_process(const struct own_processes *own, uint32_t process)
+{
+	uint32_t part = 0;
+
+	while (process >= own->part_end[part])
+		part++;
+	return own->part_instance[part];
 }
 
 int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
@@ -155,6 +290,8 @@ int nvml_processes_end(struct hook_call *call, int status, void *device, unsigne
 	if (own.count > (list == NULL ? 0 : (uint32_t)call->held))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (uint32_t i = 0; i < own.count; i++) {
+		struct instance instance = instance_of_process(&own, i);
+
 		if (version == 1)
 			((struct nvml_process_v1 *)list)[i] = (struct nvml_process_v1){
 				.pid = own.list[i].pid, .used_bytes = own.list[i].used_bytes};
@@ -162,8 +299,8 @@ int nvml_processes_end(struct hook_call *call, int status, void *device, unsigne
 			((struct nvml_process *)list)[i] =
 				(struct nvml_process){.pid = own.list[i].pid,
 						      .used_bytes = own.list[i].used_bytes,
-						      .gpu_instance = UINT32_MAX,
-						      .compute_instance = UINT32_MAX};
+						      .gpu_instance = instance.gpu,
+						      .compute_instance = instance.compute};
 	}
 	return NVML_SUCCESS;
 }
@@ -179,7 +316,7 @@ int nvml_details_begin(struct hook_call *call, const void *details)
 int nvml_details_end(const struct hook_call *call, int status, void *device, void *details)
 {
 	struct nvml_details *list = details;
-	struct own_processes own = {.count = 0};
+	struct own_processes own = {.count = 0, .parts.count = 0};
 	struct tenant *tenant;
 	enum tenant_state state = tenant_open(&tenant);
 
@@ -190,11 +327,14 @@ int nvml_details_end(const struct hook_call *call, int status, void *device, voi
 	list->count = own.count;
 	if (own.count > call->held)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (uint32_t i = 0; i < own.count; i++)
+	for (uint32_t i = 0; i < own.count; i++) {
+		struct instance instance = instance_of_process(&own, i);
+
 		list->list[i] = (struct nvml_detail){.pid = own.list[i].pid,
 						     .used_bytes = own.list[i].used_bytes,
-						     .gpu_instance = UINT32_MAX,
-						     .compute_instance = UINT32_MAX};
+						     .gpu_instance = instance.gpu,
+						     .compute_instance = instance.compute};
+	}
 	return NVML_SUCCESS;
 }
 

@@ -1522,6 +1522,24 @@ EXPORT int nvmlDeviceGetAccountingPids(void *a0, unsigned int *count, unsigned i
 	return nvml_no_processes_end(status, count);
 }
 
+EXPORT int nvmlDeviceGetAttributes(void *device, void *attributes);
+EXPORT int nvmlDeviceGetAttributes(void *device, void *attributes)
+{
+	HOOK_ENTER(nvmlDeviceGetAttributes, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetAttributes(device, attributes);
+
+	return nvml_attributes_end(status, device, attributes, 1);
+}
+
+EXPORT int nvmlDeviceGetAttributes_v2(void *device, void *attributes);
+EXPORT int nvmlDeviceGetAttributes_v2(void *device, void *attributes)
+{
+	HOOK_ENTER(nvmlDeviceGetAttributes_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
+	int status = driver.nvmlDeviceGetAttributes_v2(device, attributes);
+
+	return nvml_attributes_end(status, device, attributes, 2);
+}
+
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list);
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *count, void *list)
 {
@@ -2278,9 +2296,13 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceCreateGpuInstance, (void *)nvmlDeviceCreateGpuInstance, DRIVER_NVML),
 	ROW(nvmlDeviceCreateGpuInstanceWithPlacement, (void *)nvmlDeviceCreateGpuInstanceWithPlacement, DRIVER_NVML),
 	ROW(nvmlDeviceGetAccountingPids, (void *)nvmlDeviceGetAccountingPids, DRIVER_NVML),
+	ROW(nvmlDeviceGetAttributes, (void *)nvmlDeviceGetAttributes, DRIVER_NVML),
+	ROW(nvmlDeviceGetAttributes_v2, (void *)nvmlDeviceGetAttributes_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetComputeInstanceId, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses, (void *)nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v2, (void *)nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetComputeRunningProcesses_v3, (void *)nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML),
+	ROW(nvmlDeviceGetGpuInstanceId, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetGraphicsRunningProcesses, (void *)nvmlDeviceGetGraphicsRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetGraphicsRunningProcesses_v2, (void *)nvmlDeviceGetGraphicsRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetGraphicsRunningProcesses_v3, (void *)nvmlDeviceGetGraphicsRunningProcesses_v3, DRIVER_NVML),
@@ -2288,14 +2310,17 @@ const struct driver_name driver_names[] = {
 	ROW(nvmlDeviceGetMPSComputeRunningProcesses, (void *)nvmlDeviceGetMPSComputeRunningProcesses, DRIVER_NVML),
 	ROW(nvmlDeviceGetMPSComputeRunningProcesses_v2, (void *)nvmlDeviceGetMPSComputeRunningProcesses_v2, DRIVER_NVML),
 	ROW(nvmlDeviceGetMPSComputeRunningProcesses_v3, (void *)nvmlDeviceGetMPSComputeRunningProcesses_v3, DRIVER_NVML),
+	ROW(nvmlDeviceGetMaxMigDeviceCount, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo, (void *)nvmlDeviceGetMemoryInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetMemoryInfo_v2, (void *)nvmlDeviceGetMemoryInfo_v2, DRIVER_NVML),
+	ROW(nvmlDeviceGetMigDeviceHandleByIndex, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetProcessUtilization, (void *)nvmlDeviceGetProcessUtilization, DRIVER_NVML),
 	ROW(nvmlDeviceGetProcessesUtilizationInfo, (void *)nvmlDeviceGetProcessesUtilizationInfo, DRIVER_NVML),
 	ROW(nvmlDeviceGetRunningProcessDetailList, (void *)nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML),
 	ROW(nvmlDeviceGetSamples, (void *)nvmlDeviceGetSamples, DRIVER_NVML),
 	ROW(nvmlDeviceGetUUID, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceGetUtilizationRates, (void *)nvmlDeviceGetUtilizationRates, DRIVER_NVML),
+	ROW(nvmlDeviceIsMigDeviceHandle, NULL, DRIVER_NVML),
 	ROW(nvmlDeviceModifyDrainState, (void *)nvmlDeviceModifyDrainState, DRIVER_NVML),
 	ROW(nvmlDevicePowerSmoothingActivatePresetProfile, (void *)nvmlDevicePowerSmoothingActivatePresetProfile, DRIVER_NVML),
 	ROW(nvmlDevicePowerSmoothingSetState, (void *)nvmlDevicePowerSmoothingSetState, DRIVER_NVML),

@@ -7,6 +7,7 @@ runtime makes it. Nothing outside the namespace is mounted or left behind.
 
 import mmap
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ for name in libvgpu.so limits usage; do
         mount --bind "$folder/$name" /dev/vgpu/$name
     fi
 done
+mkdir /dev/nvidia-caps
+(cd /dev; xargs -r touch < "$folder/nodes")
 [ ! -e /dev/vgpu/limits ] || mount -o remount,bind,ro /dev/vgpu/limits
 LD_PRELOAD=/dev/vgpu/libvgpu.so exec "$@"
 """
@@ -38,10 +41,20 @@ class Container:
     """A folder with the files of one container; one slice a card."""
 
     def __init__(
-        self, folder: Path, slices: dict[str, int], library: Path = LIBRARY, **numbers: int
+        self,
+        folder: Path,
+        slices: dict[str, int],
+        library: Path = LIBRARY,
+        *,
+        nodes: Iterable[str] = (),
+        **numbers: int,
     ) -> None:
-        """`slices` is UUID → bytes, `numbers` are further fields of every card's limits."""
+        """`slices` is UUID → bytes, `numbers` are further fields of every card's limits.
+
+        `nodes`, below /dev, are what the simulated driver looks for when it is told to.
+        """
         folder.mkdir()
+        (folder / "nodes").write_text("\n".join(nodes))
         self.folder = folder
         self._buffers: list[Any] = []  # a cast alone does not keep the mapping
         (folder / "libvgpu.so").write_bytes(library.read_bytes())

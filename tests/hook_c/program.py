@@ -290,6 +290,48 @@ class Program(Driver):
         )
         return int(code), [samples[2 * i + 1] for i in range(count.value)]
 
+    def lists_on(self, uuid: str) -> list[list[list[int]]]:
+        """Ask for the processes on a device; of each list and version (PID, bytes, instances)."""
+        import pynvml
+
+        pynvml.nvmlInit()
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        found = []
+        for name in ("_v2", "_v3"):
+            count, entries = ctypes.c_uint(16), (ctypes.c_uint64 * (3 * 16))()
+            code = nvml["nvmlDeviceGetComputeRunningProcesses" + name](
+                device, ctypes.byref(count), entries
+            )
+            assert code == 0, code
+            found.append(
+                [
+                    [
+                        entries[3 * i] & 0xFFFFFFFF,
+                        entries[3 * i + 1],
+                        entries[3 * i + 2] & 0xFFFFFFFF,
+                        entries[3 * i + 2] >> 32,
+                    ]
+                    for i in range(count.value)
+                ]
+            )
+        entries = (ctypes.c_uint64 * (4 * 16))()
+        details = (ctypes.c_uint64 * 3)(24 | 1 << 24, 16, ctypes.addressof(entries))
+        code = nvml.nvmlDeviceGetRunningProcessDetailList(device, details)
+        assert code == 0, code
+        found.append(
+            [
+                [
+                    entries[4 * i] & 0xFFFFFFFF,
+                    entries[4 * i + 1],
+                    entries[4 * i + 2] & 0xFFFFFFFF,
+                    entries[4 * i + 2] >> 32,
+                ]
+                for i in range(details[1] & 0xFFFFFFFF)
+            ]
+        )
+        return found
+
     def accounting_pids(self) -> tuple[int, int]:
         """Call nvmlDeviceGetAccountingPids with room for 16; code and count."""
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
