@@ -47,12 +47,30 @@ static bool claim(struct tenant_stream *place, uint64_t name, void *stream)
 	return true;
 }
 
+/* A process with one context has one default stream of old, and once that has a place the driver
+ * need not be asked for the context at every free. 0: it must be. */
+static uint64_t name_of_only_default(const struct tenant *tenant, const void *stream)
+{
+	if ((uintptr_t)stream >= STREAM_PER_THREAD ||
+	    __atomic_load_n(&tenant->contexts, __ATOMIC_RELAXED) != 1)
+		return 0;
+	for (unsigned int i = 0; i < TENANT_MAX_STREAMS; i++) {
+		uint64_t known = __atomic_load_n(&tenant->stream[i].name, __ATOMIC_ACQUIRE);
+
+		if (known == 0 || (known & 1) != 0)
+			return known == BEING_TAKEN ? 0 : known;
+	}
+	return 0;
+}
+
 /* One without a place is not waited for, and neither is a thread's own default stream, which other
  * threads cannot name. */
 void streams_note(struct tenant *tenant, void *stream)
 {
-	uint64_t name = stream_name(stream);
+	uint64_t name = name_of_only_default(tenant, stream);
 
+	if (name == 0)
+		name = stream_name(stream);
 	for (unsigned int i = 0; i < TENANT_MAX_STREAMS && name > STREAM_PER_THREAD; i++) {
 		struct tenant_stream *place = &tenant->stream[i];
 		uint64_t known = __atomic_load_n(&place->name, __ATOMIC_ACQUIRE);

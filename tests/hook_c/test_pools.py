@@ -304,14 +304,17 @@ def test_the_card_is_that_of_the_pool(tenant: Process, container: Container) -> 
     assert container.used(0) == 0
 
 
-def test_a_pool_is_read_once_an_allocation_and_never_for_a_free(
+def test_the_driver_is_asked_once_an_allocation_and_never_for_a_free(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     keep = allocate(tenant, MIB)
+    assert tenant.do("call", "cuMemFreeAsync", allocate(tenant, MIB), 0) == 0
     gpu.inject("cuMemPoolGetAttribute")
+    gpu.inject("cuCtxGetCurrent")
 
     for _ in range(64):
         assert tenant.do("call", "cuMemFreeAsync", allocate(tenant, MIB), 0) == 0
+    assert gpu.calls("cuCtxGetCurrent") == 64  # there are two cards: for which one
     assert gpu.calls("cuMemPoolGetAttribute") == 64
     assert tenant.do("call", "cuMemFreeAsync", keep, 0) == 0
     assert gpu.calls("cuMemPoolGetAttribute") == 64
