@@ -21,11 +21,48 @@ def tenant(container: Container, start: Start) -> Process:
     return start(container)
 
 
-def allocate(tenant: Process, size: int) -> int:
-    """Allocate on the default stream."""
-    code, address = tenant.do("out", "cuMemAllocAsync", size, 0)
+def made(tenant: Process, name: str, *arguments: int | str) -> int:
+    """What a call that must not fail has made."""
+    code, handle = tenant.do(name, *arguments)
     assert code == 0
-    return int(address)
+    return int(handle)
+
+
+def allocate(tenant: Process, size: int, stream: int = 0) -> int:
+    """Allocate from the device's pool."""
+    return made(tenant, "out", "cuMemAllocAsync", size, stream)
+
+
+def allocate_from(tenant: Process, pool: int, size: int) -> int:
+    """Allocate from a pool on the default stream."""
+    return made(tenant, "out", "cuMemAllocFromPoolAsync", size, pool, 0)
+
+
+def code_of(tenant: Process, size: int, stream: int = 0) -> int:
+    """Try to allocate from the device's pool."""
+    return int(tenant.do("out", "cuMemAllocAsync", size, stream)[0])
+
+
+def free(tenant: Process, address: int, stream: int = 0) -> None:
+    """Free in the order of a stream."""
+    assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+
+
+def new_stream(tenant: Process) -> int:
+    """Create a stream that waits for no other."""
+    return made(tenant, "out", "cuStreamCreate", 1)
+
+
+def default_pool(tenant: Process) -> int:
+    """The first device's own pool."""
+    return made(tenant, "out", "cuDeviceGetDefaultMemPool", 0)
+
+
+def free_behind_a_kernel(tenant: Process, kernel: str, size: int, stream: int) -> None:
+    """Allocate in a stream, and free while its kernel runs."""
+    address = allocate(tenant, size, stream)
+    assert tenant.do("launch", tenant.do("kernel", kernel), stream) == 0
+    free(tenant, address, stream)
 
 
 @pytest.mark.parametrize("size", [1024, MIB, 20 * MIB, 33 * MIB, 40 * MIB, 100 * MIB, 200 * MIB])
@@ -36,7 +73,7 @@ def test_the_charge_is_what_the_pool_reserves(
 
     assert container.used() == gpu.used_bytes() > 0
     for address in addresses:
-        assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+        free(tenant, address)
     assert container.used() == gpu.used_bytes()
     assert tenant.do("call", "cuCtxSynchronize") == 0
     assert container.used() == gpu.used_bytes() == 0
@@ -68,18 +105,17 @@ def test_growth_above_the_limit_is_refused(tenant: Process, container: Container
     allocate(tenant, GIB - 32 * MIB)
 
     assert tenant.do("out", "cuMemAllocAsync", 33 * MIB, 0) == [OUT_OF_MEMORY, 0]
-    assert tenant.do("out", "cuMemAllocAsync", 32 * MIB, 0)[0] == 0
+    assert code_of(tenant, 32 * MIB) == 0
     assert container.used() == GIB
 
 
 def test_a_pool_that_keeps_memory_gives_it_up_before_anything_is_refused(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    code, pool = tenant.do("out", "cuDeviceGetDefaultMemPool", 0)
-    assert code == 0
+    pool = default_pool(tenant)
     assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 2**64 - 1) == 0
     address = allocate(tenant, 900 * MIB)
-    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    free(tenant, address)
     assert tenant.do("call", "cuStreamSynchronize", 0) == 0
     assert container.used() == gpu.used_bytes() > 900 * MIB
 
@@ -88,15 +124,13 @@ def test_a_pool_that_keeps_memory_gives_it_up_before_anything_is_refused(
 
 
 def test_a_pool_of_its_own(tenant: Process, container: Container, gpu: SimulatedGpu) -> None:
-    code, pool = tenant.do("pool", 0)
-    assert code == 0
+    pool = made(tenant, "pool", 0)
 
-    code, address = tenant.do("out", "cuMemAllocFromPoolAsync", 100 * MIB, pool, 0)
-    assert code == 0
+    address = allocate_from(tenant, pool, 100 * MIB)
     assert container.used() == gpu.used_bytes() == 128 * MIB
     assert tenant.do("out", "cuMemAllocFromPoolAsync", GIB, pool, 0) == [OUT_OF_MEMORY, 0]
     assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 2**64 - 1) == 0
-    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    free(tenant, address)
     assert tenant.do("call", "cuMemPoolTrimTo", pool, 0) == 0
     assert container.used() == gpu.used_bytes() == 128 * MIB
     assert tenant.do("call", "cuStreamSynchronize", 0) == 0
@@ -109,13 +143,10 @@ def test_a_destroyed_pool_is_charged_for_what_is_left_of_it(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     """Its count of what is used holds what cuMemFree has given back, its reserve what it kept."""
-    code, pool = tenant.do("pool", 0)
-    assert code == 0
+    pool = made(tenant, "pool", 0)
     assert tenant.do("set_pool", pool, RELEASE_THRESHOLD, 2**64 - 1) == 0
-    code, gone = tenant.do("out", "cuMemAllocFromPoolAsync", 100 * MIB, pool, 0)
-    assert code == 0
-    code, left = tenant.do("out", "cuMemAllocFromPoolAsync", 20 * MIB, pool, 0)
-    assert code == 0
+    gone = allocate_from(tenant, pool, 100 * MIB)
+    allocate_from(tenant, pool, 20 * MIB)  # is left
     assert tenant.do("call", "cuMemFree_v2", gone) == 0
     assert container.used() == gpu.used_bytes() == 128 * MIB
 
@@ -129,27 +160,23 @@ def test_what_the_driver_takes_past_the_limit_is_undone(
     assert tenant.do("allocate", 960 * MIB)[0] == 0
     gpu.inject("pool takes steps", 2, times=2)
 
-    assert tenant.do("out", "cuMemAllocAsync", MIB, 0)[0] == OUT_OF_MEMORY  # after a second try
+    assert code_of(tenant, MIB) == OUT_OF_MEMORY  # after a second try
     assert container.used() == gpu.used_bytes() == 960 * MIB
     assert tenant.do("memory") == [64 * MIB, GIB]
-    assert tenant.do("out", "cuMemAllocAsync", MIB, 0)[0] == 0
+    assert code_of(tenant, MIB) == 0
     assert container.used() == gpu.used_bytes() == 992 * MIB
 
 
 def test_what_is_undone_breaks_no_capture(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    streams = []
-    for _ in range(2):
-        code, stream = tenant.do("out", "cuStreamCreate", 1)
-        assert code == 0
-        streams.append(stream)
+    streams = [new_stream(tenant) for _ in range(2)]
     held = gpu.used_bytes()
     assert tenant.do("allocate", 960 * MIB)[0] == 0
     gpu.inject("pool takes steps", 2, times=2)
     assert tenant.do("call", "cuStreamBeginCapture_v2", streams[0], 0) == 0
 
-    assert tenant.do("out", "cuMemAllocAsync", MIB, streams[1])[0] == OUT_OF_MEMORY
+    assert code_of(tenant, MIB, streams[1]) == OUT_OF_MEMORY
     assert container.used() == gpu.used_bytes() - held == 960 * MIB
     assert tenant.do("capture_end", streams[0])[0] == 0
 
@@ -161,13 +188,13 @@ def test_scattered_pieces_do_not_bring_the_card_above_the_limit(
     small = [allocate(tenant, 16 * MIB) for _ in range(64)]
     assert container.used() == gpu.used_bytes() == GIB
     for address in small[::2]:
-        assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+        free(tenant, address)
 
     for size in (200 * MIB, 64 * MIB, 17 * MIB):
-        assert tenant.do("out", "cuMemAllocAsync", size, 0)[0] == OUT_OF_MEMORY
+        assert code_of(tenant, size) == OUT_OF_MEMORY
         assert container.used() == gpu.used_bytes() == GIB
     for _ in range(32):
-        assert tenant.do("out", "cuMemAllocAsync", 16 * MIB, 0)[0] == 0
+        assert code_of(tenant, 16 * MIB) == 0
     assert container.used() == gpu.used_bytes() == GIB
 
 
@@ -175,13 +202,10 @@ def test_scattered_pieces_do_not_bring_the_card_above_the_limit(
 def test_a_stream_that_is_gone_is_not_waited_for(
     tenant: Process, container: Container, ends: str
 ) -> None:
-    code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
-    assert code == 0
-    code, stream = tenant.do("out", "cuStreamCreate", 1)
-    assert code == 0
-    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, stream)
-    assert code == 0
-    assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+    context = made(tenant, "out", "cuCtxCreate_v2", 0, 0)
+    stream = new_stream(tenant)
+    address = allocate(tenant, 600 * MIB, stream)
+    free(tenant, address, stream)
     if ends == "stream":
         assert tenant.do("call", "cuStreamDestroy_v2", stream) == 0
     else:
@@ -196,23 +220,17 @@ def test_a_stream_has_at_once_what_it_has_freed(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     """Also where it is busy, and two of the same size do not fit."""
-    code, stream = tenant.do("out", "cuStreamCreate", 1)
-    assert code == 0
+    stream = new_stream(tenant)
     held = gpu.used_bytes()
-    kernel = tenant.do("kernel", "busy_60000ms")
     for _ in range(4):
-        code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, stream)
-        assert code == 0
-        assert tenant.do("launch", kernel, stream) == 0
-        assert tenant.do("call", "cuMemFreeAsync", address, stream) == 0
+        free_behind_a_kernel(tenant, "busy_60000ms", 600 * MIB, stream)
     assert container.used() == gpu.used_bytes() - held == 608 * MIB
 
 
 def test_the_program_reads_the_threshold_that_it_has_set(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    code, pool = tenant.do("out", "cuDeviceGetDefaultMemPool", 0)
-    assert code == 0
+    pool = default_pool(tenant)
     assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 0]
     allocate(tenant, MIB)
     assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 0]
@@ -220,7 +238,7 @@ def test_the_program_reads_the_threshold_that_it_has_set(
     assert tenant.do("get_pool", pool, RELEASE_THRESHOLD) == [0, 64 * MIB]
 
     address = allocate(tenant, 200 * MIB)
-    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    free(tenant, address)
     assert tenant.do("call", "cuCtxSynchronize") == 0
     assert container.used() == gpu.used_bytes() == 64 * MIB
 
@@ -229,12 +247,10 @@ def test_the_program_reads_the_threshold_that_it_has_set(
 def test_a_wait_gives_back_what_is_kept_beyond_the_threshold(
     tenant: Process, container: Container, gpu: SimulatedGpu, wait: str
 ) -> None:
-    code, pool = tenant.do("pool", 0)
-    assert code == 0
+    pool = made(tenant, "pool", 0)
     for size in (20 * MIB, 300 * MIB):
-        code, address = tenant.do("out", "cuMemAllocFromPoolAsync", size, pool, 0)
-        assert code == 0
-    assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+        address = allocate_from(tenant, pool, size)
+    free(tenant, address)
 
     assert tenant.do("call", wait, 0) == 0
     assert container.used() == gpu.used_bytes() == 32 * MIB
@@ -244,16 +260,9 @@ def test_memory_that_another_stream_still_uses_makes_no_room(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     """The card is never above the limit; what fits when the stream is done is granted."""
-    streams = []
-    for _ in range(2):
-        code, stream = tenant.do("out", "cuStreamCreate", 1)
-        assert code == 0
-        streams.append(stream)
+    streams = [new_stream(tenant) for _ in range(2)]
     held = gpu.used_bytes()
-    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, streams[0])
-    assert code == 0
-    assert tenant.do("launch", tenant.do("kernel", "busy_300ms"), streams[0]) == 0
-    assert tenant.do("call", "cuMemFreeAsync", address, streams[0]) == 0
+    free_behind_a_kernel(tenant, "busy_300ms", 600 * MIB, streams[0])
 
     most = 0
     tenant.send("out", "cuMemAllocAsync", 500 * MIB, streams[1])
@@ -267,38 +276,29 @@ def test_memory_that_another_stream_still_uses_makes_no_room(
 def test_memory_that_another_stream_never_gives_up_is_refused(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
-    streams = []
-    for _ in range(2):
-        code, stream = tenant.do("out", "cuStreamCreate", 1)
-        assert code == 0
-        streams.append(stream)
+    streams = [new_stream(tenant) for _ in range(2)]
     held = gpu.used_bytes()
-    code, address = tenant.do("out", "cuMemAllocAsync", 600 * MIB, streams[0])
-    assert code == 0
-    assert tenant.do("launch", tenant.do("kernel", "busy_60000ms"), streams[0]) == 0
-    assert tenant.do("call", "cuMemFreeAsync", address, streams[0]) == 0
+    free_behind_a_kernel(tenant, "busy_60000ms", 600 * MIB, streams[0])
     gpu.inject("cuEventQuery")
 
-    assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[1])[0] == OUT_OF_MEMORY
+    assert code_of(tenant, 500 * MIB, streams[1]) == OUT_OF_MEMORY
     assert gpu.calls("cuEventQuery") <= MOST_LOOKS
     assert container.used() == gpu.used_bytes() - held == 608 * MIB
-    assert tenant.do("out", "cuMemAllocAsync", 500 * MIB, streams[0])[0] == 0
+    assert code_of(tenant, 500 * MIB, streams[0]) == 0
     assert container.used() == gpu.used_bytes() - held == 608 * MIB
-    assert tenant.do("out", "cuMemAllocAsync", 400 * MIB, streams[1])[0] == 0
+    assert code_of(tenant, 400 * MIB, streams[1]) == 0
     assert container.used() == gpu.used_bytes() - held == 1024 * MIB
 
 
 def test_many_pools_one_after_the_other(tenant: Process, container: Container) -> None:
     for _ in range(300):
-        code, pool = tenant.do("pool", 0)
-        assert code == 0
+        pool = made(tenant, "pool", 0)
         assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
     assert container.used() == 0
 
 
 def test_the_card_is_that_of_the_pool(tenant: Process, container: Container) -> None:
-    code, pool = tenant.do("pool", 1)
-    assert code == 0
+    pool = made(tenant, "pool", 1)
 
     tenant.do("out", "cuMemAllocFromPoolAsync", 10 * MIB, pool, 0)
     assert container.used(0) == 0
@@ -308,22 +308,22 @@ def test_the_driver_is_asked_once_an_allocation_and_never_for_a_free(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
     keep = allocate(tenant, MIB)
-    assert tenant.do("call", "cuMemFreeAsync", allocate(tenant, MIB), 0) == 0
+    free(tenant, allocate(tenant, MIB))
     gpu.inject("cuMemPoolGetAttribute")
     gpu.inject("cuCtxGetCurrent")
 
     for _ in range(64):
-        assert tenant.do("call", "cuMemFreeAsync", allocate(tenant, MIB), 0) == 0
+        free(tenant, allocate(tenant, MIB))
     assert gpu.calls("cuCtxGetCurrent") == 64  # there are two cards: for which one
     assert gpu.calls("cuMemPoolGetAttribute") == 64
-    assert tenant.do("call", "cuMemFreeAsync", keep, 0) == 0
+    free(tenant, keep)
     assert gpu.calls("cuMemPoolGetAttribute") == 64
     assert container.used() == gpu.used_bytes() == 32 * MIB
 
 
 def test_what_was_to_spare_is_gone_after_a_trim(tenant: Process, container: Container) -> None:
     keep = allocate(tenant, 20 * MIB)
-    assert tenant.do("call", "cuMemFreeAsync", keep, 0) == 0
+    free(tenant, keep)
     assert tenant.do("call", "cuCtxSynchronize") == 0
     assert container.used() == 0
     assert tenant.do("allocate", GIB - 20 * MIB)[0] == 0
