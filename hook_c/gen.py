@@ -393,6 +393,10 @@ HOOKED = {
     "graph.node_set": Kind(
         "graph_node_set_begin(&call, {instance}, {parameters})", "graph_kernel_end(&call, status)"
     ),
+    "graph.enable": Kind(
+        "graph_enable_begin(&call, {instance}, {node})",
+        "graph_enable_end(&call, status, {enabled})",
+    ),
     "graph.destroy": Kind(end="graph_destroy_end(status, {instance})"),
     "graph.upload": Kind(
         "graph_upload_begin(&call, {instance}, {stream}, {thread})",

@@ -236,6 +236,8 @@ int graph_kernel_end(struct hook_call *call, int status);
 int graph_with_begin(struct hook_call *call, const void *out, void *graph, const void *parameters,
 		     bool is_thread);
 int graph_with_end(struct hook_call *call, int status, uint64_t instance);
+int graph_enable_begin(struct hook_call *call, void *instance, void *node);
+int graph_enable_end(struct hook_call *call, int status, unsigned int enabled);
 int graph_destroy_end(int status, void *instance);
 int graph_upload_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);
 int graph_launch_begin(struct hook_call *call, void *instance, void *stream, bool is_thread);

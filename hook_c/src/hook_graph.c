@@ -28,7 +28,8 @@ struct walk {
 	uint64_t bytes;
 	uint64_t unmatched; /* 0: everything that is allocated is freed again */
 	int device;         /* of the allocations; -1: none yet */
-	uint32_t gaps;
+	bool is_on_several;
+	uint32_t chain; /* as in the table */
 };
 
 static void see_kernel(struct walk *walk, void *node)
@@ -89,8 +90,7 @@ static void see_allocation(struct walk *walk, void *node)
 		return;
 	if (walk->device < 0)
 		walk->device = alloc.pool.location.id;
-	if (walk->device != alloc.pool.location.id)
-		return; /* a second card's: charged when it is there */
+	walk->is_on_several |= walk->device != alloc.pool.location.id;
 	if (alloc.bytes > POOL_MOST_BYTES)
 		add_bytes(walk, alloc.bytes);
 	else
@@ -191,14 +191,14 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 	}
 }
 
-/* Between the kernels of a graph that is one chain of them; a card rests there for a moment. 0 for
- * any other graph: what branches may run at the same time. */
-static uint32_t gaps_of(void *const *nodes, size_t count)
+/* 0 for a graph that is no chain of kernels, since what branches may run at the same time, or a
+ * short one. */
+static uint32_t chain_of(void *const *nodes, size_t count)
 {
 	size_t roots = 0;
 
 	if (driver.cuGraphNodeGetDependencies == NULL ||
-	    driver.cuGraphNodeGetDependentNodes == NULL || count > UINT32_MAX)
+	    driver.cuGraphNodeGetDependentNodes == NULL || count < 2 || count >= UINT32_MAX)
 		return 0;
 	for (size_t i = 0; i < count; i++) {
 		size_t before = 0;
@@ -215,7 +215,13 @@ static uint32_t gaps_of(void *const *nodes, size_t count)
 			return 0;
 		roots += before == 0;
 	}
-	return roots == 1 ? (uint32_t)(count - 1) : 0;
+	return roots == 1 ? (uint32_t)(count + 1) : 0;
+}
+
+/* Between the kernels that are not disabled; a card rests there for a moment. */
+static uint32_t gaps_of(const struct table_entry *graph)
+{
+	return graph->chain > 2 ? graph->chain - 2 : 0;
 }
 
 static void see_graph(struct walk *walk, void *graph, unsigned int depth)
@@ -234,7 +240,7 @@ static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 		for (size_t i = 0; i < count; i++)
 			see_node(walk, nodes[i], depth);
 	if (depth == 0)
-		walk->gaps = gaps_of(nodes, count);
+		walk->chain = chain_of(nodes, count);
 	sys_unmap((void *)nodes, bytes);
 }
 
@@ -262,6 +268,11 @@ static int prepare(struct hook_call *call, void *graph)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
 	struct walk found = walk_through(tenant, graph);
+
+	/* A launch is charged to one card, and nothing is taken without a charge. */
+	if (found.is_on_several)
+		return CUDA_ERROR_NOT_SUPPORTED;
+
 	int status = local_begin(call, tenant, NULL, found.local_bytes);
 
 	call->graph_tenant = tenant;
@@ -270,7 +281,7 @@ static int prepare(struct hook_call *call, void *graph)
 						    (found.bytes != 0 && found.unmatched != 0),
 					   .owner = found.local_bytes,
 					   .card = (uint32_t)found.device,
-					   .gaps = found.gaps,
+					   .chain = found.chain,
 					   .refs = GRAPH_NEW};
 	return status;
 }
@@ -286,7 +297,7 @@ int graph_instantiate_end(struct hook_call *call, int status, uint64_t instance)
 {
 	if (call->graph_tenant != NULL && status == CUDA_SUCCESS &&
 	    (call->graph.bytes != 0 || call->graph.owner > LOCAL_FIRST_BYTES ||
-	     call->graph.gaps != 0)) {
+	     call->graph.chain != 0)) {
 		call->graph.handle = instance;
 		/* No memory for it: its needs are then charged when they have been met. */
 		(void)table_put(&call->graph_tenant->table, &call->graph);
@@ -384,6 +395,31 @@ int graph_kernel_end(struct hook_call *call, int status)
 	return graph_instantiate_end(call, status, call->graph.handle);
 }
 
+int graph_enable_begin(struct hook_call *call, void *instance, void *node)
+{
+	unsigned int is_enabled = 0;
+
+	call->graph_tenant = tenant_joined();
+	if (call->graph_tenant == NULL || driver.cuGraphNodeGetEnabled == NULL ||
+	    driver.cuGraphNodeGetEnabled(instance, node, &is_enabled) != CUDA_SUCCESS ||
+	    !table_refer(&call->graph_tenant->table, TABLE_GRAPH, (uint64_t)(uintptr_t)instance, 0,
+			 &call->graph) ||
+	    call->graph.chain == 0)
+		call->graph_tenant = NULL;
+	else
+		call->graph.chain -= is_enabled != 0; /* without it */
+	return CUDA_SUCCESS;
+}
+
+int graph_enable_end(struct hook_call *call, int status, unsigned int enabled)
+{
+	if (call->graph_tenant != NULL && status == CUDA_SUCCESS) {
+		call->graph.chain += enabled != 0;
+		(void)table_put(&call->graph_tenant->table, &call->graph);
+	}
+	return status;
+}
+
 int graph_destroy_end(int status, void *instance)
 {
 	struct tenant *tenant = tenant_joined();
@@ -445,7 +481,8 @@ int graph_launch_begin(struct hook_call *call, void *instance, void *stream, boo
 	if (status == CUDA_SUCCESS && tenant != NULL && instance != NULL && !launch_is_free()) {
 		struct launch launch = {.key = launch_key(instance, NULL),
 					.is_graph = true,
-					.gaps = call->graph_tenant == NULL ? 0 : call->graph.gaps};
+					.gaps = call->graph_tenant == NULL ? 0
+									   : gaps_of(&call->graph)};
 
 		gate_begin(call, tenant, launch, stream);
 	}

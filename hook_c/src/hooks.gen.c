@@ -538,6 +538,19 @@ EXPORT int cuGraphLaunch_ptsz(void *instance, void *stream)
 	return graph_launch_end(&call, status);
 }
 
+EXPORT int cuGraphNodeSetEnabled(void *instance, void *node, unsigned int enabled);
+EXPORT int cuGraphNodeSetEnabled(void *instance, void *node, unsigned int enabled)
+{
+	HOOK_ENTER(cuGraphNodeSetEnabled, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = graph_enable_begin(&call, instance, node);
+
+	if (status != 0)
+		return status;
+	status = driver.cuGraphNodeSetEnabled(instance, node, enabled);
+	return graph_enable_end(&call, status, enabled);
+}
+
 EXPORT int cuGraphUpload(void *instance, void *stream);
 EXPORT int cuGraphUpload(void *instance, void *stream)
 {
@@ -2214,7 +2227,9 @@ const struct driver_name driver_names[] = {
 	ROW(cuGraphNodeGetDependencies_v2, NULL, DRIVER_CUDA),
 	ROW(cuGraphNodeGetDependentNodes, NULL, DRIVER_CUDA),
 	ROW(cuGraphNodeGetDependentNodes_v2, NULL, DRIVER_CUDA),
+	ROW(cuGraphNodeGetEnabled, NULL, DRIVER_CUDA),
 	ROW(cuGraphNodeGetType, NULL, DRIVER_CUDA),
+	ROW(cuGraphNodeSetEnabled, (void *)cuGraphNodeSetEnabled, DRIVER_CUDA),
 	ROW(cuGraphUpload, (void *)cuGraphUpload, DRIVER_CUDA),
 	ROW(cuGraphUpload_ptsz, (void *)cuGraphUpload_ptsz, DRIVER_CUDA),
 	ROW(cuInit, (void *)cuInit, DRIVER_CUDA),

@@ -89,7 +89,9 @@ struct driver {
 	int (*cuGraphNodeGetDependencies_v2)(void *, void **, void *, size_t *);
 	int (*cuGraphNodeGetDependentNodes)(void *, void **, size_t *);
 	int (*cuGraphNodeGetDependentNodes_v2)(void *, void **, void *, size_t *);
+	int (*cuGraphNodeGetEnabled)(void *, void *, unsigned int *);
 	int (*cuGraphNodeGetType)(void *, int *);
+	int (*cuGraphNodeSetEnabled)(void *, void *, unsigned int);
 	int (*cuGraphUpload)(void *, void *);
 	int (*cuGraphUpload_ptsz)(void *, void *);
 	int (*cuInit)(unsigned int);

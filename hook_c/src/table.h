@@ -30,7 +30,7 @@ struct table_entry {
 	uint64_t owner; /* of memory and arrays the context; of handles, mappings and tiles the
 			 * object; of graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
-	uint32_t gaps;  /* of graphs: between their kernels, where these come one after the other */
+	uint32_t chain; /* of graphs whose kernels come one after the other: how many, and 1 */
 	uint32_t refs;  /* of contexts, objects and handles; of graphs when they were last launched,
 			 * graph_use.c; of bodies how many the node has */
 	enum table_kind kind;

@@ -107,11 +107,11 @@ class Program(Driver):
         )
         return int(code), value.value
 
-    def graph_alloc(self, graph: int, size: int) -> int:
-        """Call cuGraphAddMemAllocNode for device 0."""
+    def graph_alloc(self, graph: int, size: int, device: int = 0) -> int:
+        """Call cuGraphAddMemAllocNode for a device."""
         node = ctypes.c_void_p()
         parameters = (ctypes.c_uint64 * 15)()
-        parameters[0], parameters[1], parameters[13] = 1, 1, size
+        parameters[0], parameters[1], parameters[13] = 1, 1 | device << 32, size
         return int(
             self._cuda.cuGraphAddMemAllocNode(
                 ctypes.byref(node), ctypes.c_void_p(graph), None, ctypes.c_size_t(0), parameters
@@ -145,6 +145,21 @@ class Program(Driver):
                 return int(code), 0, []
             made.append(int(node.value or 0))
         return 0, int(graph.value or 0), addresses
+
+    def nodes_of(self, graph: int) -> list[int]:
+        """Call cuGraphGetNodes."""
+        count = ctypes.c_size_t(64)
+        nodes = (ctypes.c_uint64 * 64)()
+        self._cuda.cuGraphGetNodes(ctypes.c_void_p(graph), nodes, ctypes.byref(count))
+        return list(nodes[: count.value])
+
+    def launch_graph(self, instance: int, stream: int, times: int) -> int:
+        """Launch a graph again and again, and wait; the sum of the codes."""
+        launches = (
+            self._cuda.cuGraphLaunch(ctypes.c_void_p(instance), ctypes.c_void_p(stream))
+            for _ in range(times)
+        )
+        return int(sum(launches) + self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
     def move_into_graph(self, child: int) -> tuple[int, int]:
         """Make a graph that takes another one over; code and graph."""

@@ -115,6 +115,29 @@ def test_gaps_between_a_graphs_kernels_are_not_charged(
     assert 0.6 <= container.usage.slot[0].dev[0].busy_ns / launched_ns <= 0.93
 
 
+def test_what_is_disabled_leaves_no_gap(limited: Callable[[int], Container], start: Start) -> None:
+    """With the gaps of 61 kernels a third of the one's time would not be charged."""
+    container = limited(90)
+    tenant = start(container)
+    kernel = tenant.do("kernel", "busy_60us")
+    code, stream = tenant.do("out", "cuStreamCreate", 1)
+    assert code == 0
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 0) == 0
+    for _ in range(61):
+        assert tenant.do("launch", kernel, stream) == 0
+    code, graph = tenant.do("capture_end", stream)
+    assert code == 0
+    code, instance = tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0)
+    assert code == 0
+    nodes = tenant.do("nodes_of", graph)
+    for node in nodes + nodes:
+        assert tenant.do("call", "cuGraphNodeSetEnabled", instance, node, 0) == 0
+    assert tenant.do("call", "cuGraphNodeSetEnabled", instance, nodes[30], 1) == 0
+
+    assert tenant.do("launch_graph", instance, stream, 400) == 0
+    assert container.usage.slot[0].dev[0].busy_ns >= 0.85 * 400 * 60_000
+
+
 def test_a_limit_may_be_changed_while_it_runs(
     limited: Callable[[int], Container], busy: Busy
 ) -> None:

@@ -16,6 +16,7 @@ from tests.hook_c.program import Process
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+NOT_SUPPORTED = 801
 STREAMS_BYTES = 4 * MIB
 AUTO_FREE_ON_LAUNCH = 1
 
@@ -115,6 +116,28 @@ def test_an_allocation_node_above_the_limit_is_refused(tenant: Process) -> None:
 
     assert tenant.do("graph_alloc", graph, GIB + 1) == OUT_OF_MEMORY
     assert tenant.do("graph_alloc", graph, GIB) == 0
+
+
+def test_a_graph_is_charged_to_the_card_of_its_nodes(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, graph = tenant.do("out", "cuGraphCreate", 0)
+    assert code == 0
+    assert tenant.do("graph_alloc", graph, 2 * GIB + 1, 1) == OUT_OF_MEMORY
+    assert tenant.do("graph_alloc", graph, 2 * GIB, 1) == 0
+
+    assert instantiate(tenant, graph).launch(0) == 0
+    assert container.used(1) == gpu.used_bytes(1) == 2 * GIB
+    assert container.used(0) == gpu.used_bytes(0) == 0
+
+
+def test_a_graph_that_allocates_on_two_cards_is_refused(tenant: Process) -> None:
+    code, graph = tenant.do("out", "cuGraphCreate", 0)
+    assert code == 0
+    assert tenant.do("graph_alloc", graph, MIB, 0) == 0
+    assert tenant.do("graph_alloc", graph, MIB, 1) == 0
+
+    assert tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0) == [NOT_SUPPORTED, 0]
 
 
 @pytest.mark.parametrize("name", ["cuMemAllocAsync", "cuGraphAddMemAllocNode"])

@@ -26,6 +26,7 @@ struct node {
 	uint64_t local_bytes;
 	CUfunction kernel; /* of a node made by hand or captured */
 	uint64_t bytes;    /* of an allocation */
+	CUdevice ordinal;  /* where it is to be */
 	CUdeviceptr address;
 	uint64_t region; /* of an allocation that this graph does not free: its number */
 	const struct node *allocated; /* what a node frees, if this graph has allocated it */
@@ -63,6 +64,8 @@ struct exec {
 	uint64_t duration_ns;
 	uint64_t kernels;
 	uint64_t local_bytes;
+	size_t disabled_count;
+	const struct node *disabled[MOST_LEFT];
 	bool frees_itself; /* what its last launch has left */
 	struct graph_mapping mapping;
 	size_t left_count; /* what a launch leaves allocated: numbers of regions */
@@ -224,6 +227,7 @@ static struct node *add_allocation(struct graph *graph, uint64_t bytes, struct n
 	if (node == NULL)
 		return NULL;
 	const struct region *region = memory_describe(REGION_GRAPH, address, bytes, graph->ordinal);
+	node->ordinal = graph->ordinal;
 	node->bytes = bytes;
 	node->address = address;
 	node->region = region != NULL ? region->number : 0;
@@ -648,6 +652,8 @@ struct allocation_parameters {
 	CUdeviceptr address; /* out */
 };
 
+#define LOCATION_ID 12
+
 static CUresult add_allocation_node(const char *function, DEPENDENCIES,
 				    struct allocation_parameters *parameters)
 {
@@ -656,9 +662,16 @@ static CUresult add_allocation_node(const char *function, DEPENDENCIES,
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
+	int ordinal = 0;
+	memcpy(&ordinal, &parameters->pool_properties[LOCATION_ID], sizeof(ordinal));
+	if (!device_valid(ordinal))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (graph->heap == 0)
+		graph->ordinal = ordinal; /* one for all of it, whatever the others ask for */
 	*out = add_allocation(graph, parameters->bytes, after, count);
 	if (*out == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*out)->ordinal = ordinal;
 	parameters->address = (*out)->address;
 	return CUDA_SUCCESS;
 }
@@ -862,7 +875,7 @@ CUDA_API(cuGraphKernelNodeGetParams_v2, (struct node * node, struct kernel_param
 
 CUDA_API(cuGraphMemAllocNodeGetParams, (struct node * node, struct allocation_parameters *out))
 {
-	const int properties[] = {1, 0, 1, node != NULL ? node->graph->ordinal : 0};
+	const int properties[] = {1, 0, 1, node != NULL ? node->ordinal : 0};
 	CUresult status = enter_node(__func__, node, GRAPH_NODE_MEM_ALLOC, out);
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -1123,6 +1136,52 @@ CUDA_API(cuGraphExecNodeSetParams,
 	if (parameters == NULL || parameters->type != GRAPH_NODE_KERNEL)
 		return enter(__func__, false);
 	return set_kernel(__func__, exec, node, &parameters->of.kernel);
+}
+
+static const struct node **find_disabled(struct exec *exec, const struct node *node)
+{
+	for (size_t i = 0; i < exec->disabled_count; i++)
+		if (exec->disabled[i] == node)
+			return &exec->disabled[i];
+	return NULL;
+}
+
+static CUresult enter_enabled(const char *function, const struct exec *exec,
+			      const struct node *node)
+{
+	return enter(function,
+		     exec_valid(exec) && node != NULL &&
+			     (node->type == GRAPH_NODE_KERNEL || node->type == GRAPH_NODE_MEMCPY ||
+			      node->type == GRAPH_NODE_MEMSET));
+}
+
+CUDA_API(cuGraphNodeGetEnabled, (struct exec * exec, struct node *node, unsigned int *out))
+{
+	CUresult status = enter_enabled(__func__, out != NULL ? exec : NULL, node);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	*out = find_disabled(exec, node) == NULL;
+	return CUDA_SUCCESS;
+}
+
+CUDA_API(cuGraphNodeSetEnabled, (struct exec * exec, struct node *node, unsigned int enabled))
+{
+	CUresult status = enter_enabled(__func__, exec, node);
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	const struct node **place = find_disabled(exec, node);
+	if ((place == NULL) == (enabled != 0))
+		return CUDA_SUCCESS;
+	if (place != NULL) {
+		*place = exec->disabled[--exec->disabled_count];
+		exec->duration_ns += node->duration_ns;
+	} else if (exec->disabled_count < MOST_LEFT) {
+		exec->disabled[exec->disabled_count++] = node;
+		exec->duration_ns -= node->duration_ns;
+	}
+	return CUDA_SUCCESS;
 }
 
 static bool is_held(const struct exec *exec)
