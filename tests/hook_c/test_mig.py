@@ -17,8 +17,9 @@ from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
 SYSTEM_NOT_READY = 802
-NO_PERMISSION = 4
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
 NVML_MEMORY_V2 = 2 << 24 | 40
 HARD = 1
 BUSY = LIBRARY.parent / "bench" / "busy"
@@ -187,6 +188,17 @@ def test_a_card_shows_the_sum_of_the_containers_instances(
         tenant.close()
 
 
+def test_a_gap_among_the_instances_hides_none_behind_it(
+    make: Make, start: Start, gpu: SimulatedGpu, small: int, large: int
+) -> None:
+    tenant = start(make({small: GIB, large: 3 * GIB}))
+    gpu.inject("nvmlDeviceGetMigDeviceHandleByIndex", code=NOT_FOUND, times=1)
+
+    memory = tenant.do("nvml_of", gpu.uuid(PARENT), "nvmlDeviceGetMemoryInfo")
+
+    assert memory["total"] == 3 * GIB
+
+
 def test_after_the_limit_was_made_smaller_nothing_is_free(
     make: Make, start: Start, gpu: SimulatedGpu, large: int
 ) -> None:
@@ -240,6 +252,21 @@ def test_two_instances_of_a_card_are_held_apart(
     assert first.do("allocate", MIB)[0] == second.do("allocate", MIB)[0] == OUT_OF_MEMORY
     assert (one.used(), two.used()) == (GIB, 3 * GIB)
     assert (gpu.used_bytes(small), gpu.used_bytes(large)) == (GIB, 3 * GIB)
+
+
+def test_two_slices_of_an_instance_are_held_apart(
+    make: Make, start: Start, gpu: SimulatedGpu, large: int
+) -> None:
+    first, second = start(make({large: GIB})), start(make({large: 3 * GIB}, name="other"))
+
+    assert second.do("allocate", 3 * GIB)[0] == 0
+    assert first.do("memory") == [GIB, GIB]
+    assert first.do("allocate", GIB)[0] == 0
+    assert first.do("allocate", MIB)[0] == OUT_OF_MEMORY
+    seen = (GIB, 0, GIB)
+    for number in (large, PARENT):
+        assert memory_of(first, gpu.uuid(number)) == [seen, seen]
+        assert first.do("lists_on", gpu.uuid(number)) == [[[first.do("pid"), GIB, 2, 0]]] * 3
 
 
 def test_a_process_uses_the_instance_that_it_names(

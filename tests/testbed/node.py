@@ -26,6 +26,8 @@ from tests.testbed.oci import OciRuntime
 
 GIB = 1 << 30
 NVIDIA_MAJOR = 195
+# Linux gives nvidia-caps a free one; this is one for local use, which no driver of the host has.
+CAPABILITIES_MAJOR = 240
 # Inside a container: where the simulated driver looks for its cards.
 FAKE_GPU_DIR = "/run/fakegpu"
 
@@ -256,14 +258,19 @@ class Node:
     def _make_driver_tree(self) -> None:
         if self.gpu is None:
             return
-        nodes = self.directory / "driver" / "dev"
-        nodes.mkdir(parents=True, exist_ok=True)
-        minors = [card.minor for card in self.gpu.description.cards if card.minor is not None]
-        names = {f"nvidia{minor}": minor for minor in minors}
-        for name, minor in {**names, "nvidiactl": 255}.items():
-            if not (nodes / name).exists():
-                os.mknod(nodes / name, stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, minor))
-                (nodes / name).chmod(0o666)  # as the driver makes them
+        tree = self.directory / "driver"
+        (tree / "dev" / "nvidia-caps").mkdir(parents=True, exist_ok=True)
+        _make_node(tree / "dev" / "nvidiactl", NVIDIA_MAJOR, 255)
+        for index, card in enumerate(self.gpu.description.cards):
+            _make_node(tree / "dev" / f"nvidia{card.minor}", NVIDIA_MAJOR, card.minor or 0)
+            for number, instance in enumerate(card.instances):
+                entry = self.gpu.state.card[self.gpu.instance(number, index)]
+                capabilities = tree / f"proc/driver/nvidia/capabilities/gpu{card.minor}/mig"
+                folder = capabilities / f"gi{instance.gpu_instance}"
+                part = folder / f"ci{instance.compute_instance}"
+                part.mkdir(parents=True, exist_ok=True)
+                _make_capability(tree, folder, entry.gpu_instance_node)
+                _make_capability(tree, part, entry.compute_instance_node)
 
     def _write_agent_toml(self) -> None:
         lines = [
@@ -339,3 +346,17 @@ def probe(output: str) -> dict[str, Any]:
     """Return what vgpu-probe printed."""
     parsed: dict[str, Any] = json.loads(output)
     return parsed
+
+
+def _make_node(path: Path, major: int, minor: int) -> None:
+    if not path.exists():
+        os.mknod(path, stat.S_IFCHR, os.makedev(major, minor))
+        path.chmod(0o666)  # as the driver makes them
+
+
+def _make_capability(tree: Path, folder: Path, minor: int) -> None:
+    """Make the node that opens a MIG instance, and the file that says which one it is."""
+    _make_node(tree / "dev" / "nvidia-caps" / f"nvidia-cap{minor}", CAPABILITIES_MAJOR, minor)
+    (folder / "access").write_text(
+        f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+    )
