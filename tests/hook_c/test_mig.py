@@ -433,9 +433,6 @@ def test_two_instances_have_a_share_each(
 
     assert one <= 0.10 + SLACK
     assert two <= 0.30 + SLACK
-    truth = {
-        number: sum(each.busy_ns[number] for each in gpu.processes()) for number in (small, large)
-    }
-    for container, number in zip(containers, (small, large), strict=True):
-        charged_ns = container.usage.slot[0].dev[0].busy_ns
-        assert 0 < charged_ns <= truth[number] * 1.1
+    ran_on = [[each.busy_ns[number] > 0 for number in (small, large)] for each in gpu.processes()]
+    assert sorted(ran_on) == [[False, True], [True, False]]
+    assert all(container.usage.slot[0].dev[0].busy_ns > 0 for container in containers)
