@@ -418,9 +418,14 @@ static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
 		if (swap_word(pool, word, next_word(word, held + grown)))
 			break;
 	}
+	/* What has been granted and is not needed stands for what has not been. */
+	if (pool_is_past(pool) && kept < call->growth) {
+		quota_keep(quota, pool->card, call->growth - kept);
+		kept = call->growth;
+	}
 	if (kept > grown)
-		quota_release(quota, pool->card, kept - grown);
-	if (call->growth > kept)
+		uncount(tenant, pool, kept - grown);
+	if (kept < call->growth)
 		quota_drop(quota, pool->card, call->growth - kept);
 }
 
