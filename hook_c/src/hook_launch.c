@@ -53,9 +53,9 @@ static void note_stream(struct launch_card *card, void *stream, uint64_t context
 
 /* Under the lock. Who has the card to itself is not looked at. */
 static inline __attribute__((always_inline)) void
-add_launch(struct launch_card *card, struct throttle_class *class, uint64_t now_ns)
+add_launch(struct launch_card *card, struct throttle_class *class, bool has_end, uint64_t now_ns)
 {
-	throttle_add(&card->throttle, class, now_ns);
+	throttle_add(&card->throttle, class, has_end, now_ns);
 	if (card->window_end != &never_ends)
 		window_note_launch(card);
 	if (card->gate_end != &never_ends)
@@ -97,7 +97,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	class->gaps = launch.gaps;
 	class->is_graph = launch.is_graph;
 	class->is_dependent = launch.is_dependent;
-	add_launch(card, class, now_ns);
+	add_launch(card, class, true, now_ns);
 	card_publish(card);
 	card_publish_pending(card);
 	card_unlock(card);
@@ -166,12 +166,12 @@ static inline enum gate_way add_at_once(struct launch_card *card, uint64_t key, 
 		return GATE_ASKS;
 	if (throttle_must_measure(&card->throttle, class, now_ns))
 		return GATE_MEASURES;
-	if (!has_end && card->throttle.queue_end_ns <= now_ns)
+	if (!has_end && throttle_must_end(&card->throttle, now_ns))
 		return GATE_ASKS;
 	card->stream_count = 1;
 	if (card->only_stream == NO_STREAM)
 		card->only_stream = card->stream[0];
-	add_launch(card, class, now_ns);
+	add_launch(card, class, has_end, now_ns);
 	return card->throttle.started_ns == 0 ? GATE_PASSED : GATE_STARTED;
 }
 

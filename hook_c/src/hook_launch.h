@@ -52,7 +52,7 @@ enum gate_way {
 
 /* Whether the launch has to ask before it goes, or only something is to be measured. Nearly every
  * one passes: in the stream of the one before it, and in the only context. `has_end`: gate_end
- * follows; else no launch on an idle card passes. */
+ * follows; else no launch passes that it has to follow. */
 enum gate_way gate_try(struct launch_card *card, uint64_t key, const void *stream, bool has_end);
 
 /* Where the process has one card only. Nothing follows. */

@@ -153,7 +153,10 @@ static void close_bracket(struct throttle *throttle, struct throttle_interval *c
 	if (throttle->launch_ns != 0)
 		launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
 	throttle->launch_ns = launch_ns;
+	throttle->later_ns = (uint16_t)less(launch_ns + THROTTLE_AFTER_NS, THROTTLE_START_NS);
 }
+
+_Static_assert(LONGEST_LAUNCH_NS + THROTTLE_AFTER_NS <= UINT16_MAX, "later_ns");
 
 struct throttle_interval throttle_close(struct throttle *throttle)
 {

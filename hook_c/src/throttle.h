@@ -94,6 +94,7 @@ struct throttle {
 	bool wants_idle;   /* idle time is to be measured after the next wait */
 	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
+	uint16_t later_ns; /* than THROTTLE_START_NS: learnt, the driver's launch takes so long */
 	struct throttle_interval open;
 	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
 	uint64_t closed_ns;  /* predicted work in intervals that are closed and not finished */
@@ -191,6 +192,14 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 	       throttle_is_in_doubt(throttle, now_ns);
 }
 
+/* Whether throttle_launched has to follow the launch. A thread that launches one kernel after the
+ * other is faster than they are, and the driver takes as long as usual. */
+static inline bool throttle_must_end(const struct throttle *throttle, uint64_t now_ns)
+{
+	return throttle->queue_end_ns <= now_ns &&
+	       (throttle->open.launches == 0 || throttle->is_known_dry);
+}
+
 /* Begins the class's next batch, if its last one is at an end; false: what came before that one has
  * not been measured yet. */
 bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *class);
@@ -213,9 +222,9 @@ void throttle_add_first(struct throttle *throttle, const struct throttle_class *
 			bool is_start, uint64_t now_ns);
 void throttle_add_sample(struct throttle *throttle, struct throttle_class *class);
 
-/* Adds a launch to the open interval. */
+/* Adds a launch to the open interval. `has_end`: throttle_launched follows. */
 static inline __attribute__((always_inline)) void
-throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t now_ns)
+throttle_add(struct throttle *throttle, struct throttle_class *class, bool has_end, uint64_t now_ns)
 {
 	struct throttle_interval *open = &throttle->open;
 	uint64_t start_ns = throttle_start(throttle, now_ns);
@@ -223,7 +232,10 @@ throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t n
 	bool is_unknown = class->samples == 0;
 	uint64_t cost_ns = is_unknown ? THROTTLE_UNKNOWN_NS : class->cost_ns;
 
-	throttle->started_ns = is_start && (open->launches == 0 || !class->is_graph) ? start_ns : 0;
+	if (is_start && !has_end)
+		start_ns += throttle->later_ns;
+	throttle->started_ns =
+		is_start && has_end && (open->launches == 0 || !class->is_graph) ? start_ns : 0;
 	if (open->launches == 0) {
 		throttle_add_first(throttle, class, is_start, now_ns);
 	} else {
@@ -256,8 +268,8 @@ throttle_add(struct throttle *throttle, struct throttle_class *class, uint64_t n
 		class->until_sample--;
 }
 
-/* The driver's launch has returned; to be said at once. On an idle card it begins no earlier: after
- * a sleep the driver takes much longer than usual. */
+/* The driver's launch has returned; to be said at once, if at all. On an idle card it begins no
+ * earlier: after a sleep the driver takes much longer than usual. */
 void throttle_launched(struct throttle *throttle, uint64_t now_ns);
 
 /* Ends the open interval at a mark that is recorded now. */
