@@ -74,7 +74,7 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 
 	if (throttle_is_in_doubt(throttle, now_ns) && marks_is_busy(card)) {
 		now_ns = clock_ns();
-		throttle_not_dry(throttle, now_ns);
+		must_mark |= throttle_not_dry(throttle, now_ns);
 	}
 	must_mark |= throttle_must_part(throttle, class);
 	/* A sample lies between two marks of its own. */
@@ -90,9 +90,8 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	}
 	call->gate = card;
 	call->is_marked = is_sampled || (throttle_is_due(throttle, class) &&
-					 (throttle->open.launches != 0 || class->doubt_ns != 0));
-	if (throttle->tokens_ns <= 0)
-		throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
+					 (throttle->open.launches != 0 || class->doubt_ns > 0));
+	throttle_look(throttle, card->gate_end != &never_ends || card->window_end != &never_ends);
 	note_stream(card, stream, context);
 	class->gaps = launch.gaps;
 	class->is_graph = launch.is_graph;
@@ -151,14 +150,13 @@ static inline uint64_t end_of_turn(const struct launch_card *card)
 
 /* Under the lock. */
 static inline enum gate_way add_at_once(struct launch_card *card, uint64_t key, const void *stream,
-					bool has_end)
+					bool has_end, uint64_t now_ns)
 {
 	if (card->stream_count > 1 || card->stream[0] != stream || card->context == 0 ||
 	    __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 ||
 	    __atomic_load_n(&launch_words.contexts, __ATOMIC_RELAXED) != 1)
 		return GATE_ASKS;
 
-	uint64_t now_ns = clock_near_ns();
 	struct throttle_class *class = throttle_class(&card->throttle, key);
 	struct throttle_gate gate = {.end_ns = end_of_turn(card), .window_ns = card->window_ns};
 
@@ -179,9 +177,13 @@ enum gate_way gate_try(struct launch_card *card, uint64_t key, const void *strea
 {
 	if (card == NULL || __atomic_load_n(&card->is_ready, __ATOMIC_ACQUIRE) == 0)
 		return GATE_ASKS;
+
+	/* Before the lock: meanwhile the processor gets done with what the driver has written. */
+	uint64_t now_ns = clock_near_ns();
+
 	card_lock(card);
 
-	enum gate_way way = add_at_once(card, key, stream, has_end);
+	enum gate_way way = add_at_once(card, key, stream, has_end, now_ns);
 
 	card_unlock(card);
 	return way;

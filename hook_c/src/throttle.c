@@ -8,6 +8,8 @@
 #define MIN_SAMPLES 4  /* the least of so many: the first launch of a kernel loads its module */
 #define SOON 4         /* launches, until what has changed is measured again */
 #define NOISE_NS 10000 /* between two samples of what takes the same */
+#define STEADY_NS 500  /* the same, of what always takes the same, beyond an eighth */
+#define SELDOM 4       /* part of the marks behind that */
 #define LEAST_LASTS 32 /* samples, until the least of a class is forgotten */
 #define SAMPLE_OFTEN 64
 #define SAMPLE_SELDOM 512
@@ -79,6 +81,16 @@ bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *clas
 	class->batch_begun = all_launches(throttle);
 	class->left = batch_of(class);
 	return true;
+}
+
+void throttle_look(struct throttle *throttle, bool is_shared)
+{
+	if (throttle->tokens_ns > 0)
+		return;
+	throttle->tokens_ns = (int64_t)THROTTLE_MARK_EVERY_NS;
+	throttle->is_ample =
+		!is_shared && throttle_available(&throttle->account, throttle_pending(throttle)) >=
+				      (int64_t)(SELDOM * THROTTLE_MARK_EVERY_NS);
 }
 
 void throttle_give_up(struct throttle_class *class)
@@ -195,14 +207,17 @@ static bool is_far_above(uint64_t busy_ns, uint64_t expected_ns)
 }
 
 /* Of a class whose launches took now this and now that, weighed so that a mark follows most of
- * them. */
-static uint32_t doubt_of(const struct throttle_class *class)
+ * them. Those of one that have always taken the same count for a part. */
+static int32_t doubt_of(const struct throttle_class *class)
 {
 	uint64_t spread_ns = class->cost_ns - class->least_ns;
 
+	if (class->proven == THROTTLE_TRUSTED && class->cost_ns < THROTTLE_LONG_NS &&
+	    spread_ns <= class->cost_ns / 8 + STEADY_NS)
+		return (int32_t)(class->cost_ns / SELDOM) - (int32_t) class->cost_ns;
 	if (spread_ns <= NOISE_NS || spread_ns <= class->cost_ns / 4)
 		return 0;
-	return (uint32_t)least(16 * spread_ns, UINT32_MAX);
+	return (int32_t)least(16 * spread_ns, INT32_MAX);
 }
 
 static void learn(struct throttle *throttle, const struct throttle_interval *interval,
@@ -337,9 +352,14 @@ void throttle_unfinished(struct throttle *throttle, const struct throttle_interv
 	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns + THROTTLE_START_NS + later);
 }
 
-void throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
+bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 {
+	bool is_surprise = now_ns > throttle->queue_end_ns + THROTTLE_SURPRISE_NS;
+
+	if (is_surprise)
+		throttle->is_ample = false;
 	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns);
+	return is_surprise;
 }
 
 void throttle_dry(struct throttle *throttle)

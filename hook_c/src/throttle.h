@@ -53,7 +53,8 @@ struct throttle_class {
 	uint64_t cost_ns;
 	uint64_t least_ns;    /* that one of them took of late */
 	uint64_t batch_begun; /* the number of all launches before it */
-	uint32_t doubt_ns;    /* how little is known of when one will end; 0: it is known */
+	int32_t doubt_ns; /* how little is known of when one will end; negative: they never differ
+			   */
 	uint32_t until_sample;
 	uint32_t launches;
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
@@ -94,6 +95,8 @@ struct throttle {
 	bool wants_idle;   /* idle time is to be measured after the next wait */
 	bool may_wait;     /* kernels may wait for others on other cards; that teaches little */
 	bool is_broke;     /* all credit is used up, and not yet a batch of it there again */
+	bool is_ample; /* there is credit for more than a closer look lets through, and nobody waits
+			*/
 	uint16_t later_ns; /* than THROTTLE_START_NS: learnt, the driver's launch takes so long */
 	struct throttle_interval open;
 	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
@@ -169,7 +172,7 @@ static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_
 static inline bool throttle_is_due(const struct throttle *throttle,
 				   const struct throttle_class *class)
 {
-	return throttle->tokens_ns <= (int64_t) class->doubt_ns;
+	return throttle->tokens_ns <= (class->doubt_ns > 0 ? class->doubt_ns : 0);
 }
 
 /* Whether nothing speaks against the launch; false: look closer. */
@@ -207,6 +210,10 @@ bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *clas
 /* The class's launches are no longer waited for: they may themselves wait for what is launched
  * later. */
 void throttle_give_up(struct throttle_class *class);
+
+/* Begins what is let through without a closer look, if what was is used up. `is_shared`: somebody
+ * may wait for the card. */
+void throttle_look(struct throttle *throttle, bool is_shared);
 
 /* Whether the launch is the first one of a batch, and the one before lies in the open interval. */
 bool throttle_must_part(const struct throttle *throttle, const struct throttle_class *class);
@@ -256,7 +263,9 @@ throttle_add(struct throttle *throttle, struct throttle_class *class, bool has_e
 	if (class->is_dependent && !is_start)
 		open->dependent++;
 	throttle->queue_end_ns = start_ns + cost_ns;
-	throttle->tokens_ns -= (int64_t)(cost_ns + class->doubt_ns);
+	throttle->tokens_ns -= (int64_t)cost_ns;
+	if (class->doubt_ns > 0 || throttle->is_ample)
+		throttle->tokens_ns -= class->doubt_ns;
 	if (class->left != 0) {
 		class->left--;
 		class->proven += class->proven < THROTTLE_TRUSTED;
@@ -296,8 +305,9 @@ uint64_t throttle_surprise_ns(const struct throttle *throttle,
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
 			 uint64_t now_ns);
 
-/* The card is still at work, whatever was predicted. */
-void throttle_not_dry(struct throttle *throttle, uint64_t now_ns);
+/* The card is still at work, whatever was predicted. True: it takes so much longer than it did that
+ * what was launched has to be measured. */
+bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns);
 
 /* The card was asked, and has nothing left of what was launched. */
 void throttle_dry(struct throttle *throttle);

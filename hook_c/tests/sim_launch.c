@@ -54,6 +54,7 @@ struct program {
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
 	uint64_t launches;
+	uint64_t marks; /* events of the hooks */
 	uint64_t events;
 	struct sim_event event[8];
 	struct tenant tenant;
@@ -203,6 +204,7 @@ static int event_record(void *event, void *stream)
 
 	stream_device(stream, &context);
 	CHECK(((const struct event *)event)->context == context);
+	program[sim_self()].marks++;
 	sim_record(card_under(stream), event);
 	return CUDA_SUCCESS;
 }
@@ -929,6 +931,55 @@ static void test_who_alternates_gains_and_loses_nothing(void)
 	}
 }
 
+/* Who does not use up what it may have, and launches what always takes the same. */
+static const struct program modest = {
+	.kernel_ns = 20 * SIM_US, .burst = 40, .pause_ns = SIM_MS, .is_silent = true};
+
+static void test_what_is_well_known_is_marked_seldom(void)
+{
+	double most = alone(modest, 100);
+
+	CHECK(is_near("pauses under 90 %", alone(modest, 90), most, 0.5));
+	CHECK(program[0].marks * 70 < program[0].launches);
+	/* Who needs all of its credit is looked at as often as ever. */
+	CHECK(is_near("60 % of what wants more", alone(modest, 60), 60, 1));
+	CHECK(program[0].marks * 70 > program[0].launches);
+}
+
+/* Of what is launched meanwhile, no more goes at the old price. */
+static void test_what_is_marked_seldom_may_change(void)
+{
+	for (uint32_t percent = 60; percent <= 90; percent += 30) {
+		struct program what = modest;
+
+		what.first_ns = what.kernel_ns;
+		what.firsts = 30000;
+		what.kernel_ns = 200 * SIM_US;
+		CHECK(paid(alone(what, percent)) < percent + 1);
+		CHECK(sim_longest_stall_ns(0) <= 5 * SIM_MS);
+		what.kernel_ns = 5 * SIM_MS;
+		CHECK(paid(alone(what, percent)) < percent + 1);
+		CHECK(sim_longest_stall_ns(0) <= 300 * SIM_MS);
+	}
+}
+
+static void test_who_is_marked_seldom_makes_room(void)
+{
+	begin();
+	contain(0, 90, 1);
+	contain(1, 50, 1);
+	start(modest, 0);
+	start((struct program){.container = 1, .kernel_ns = 200 * SIM_US}, 1000 * SIM_MS);
+	sim_run(1000 * SIM_MS);
+	CHECK(program[0].marks * 50 < program[0].launches); /* 40 in all of them is often */
+	contain(0, 50, 0);
+	contain(1, 50, 0);
+	start_arbiter();
+	sim_run(RUN_NS);
+	CHECK(is_near("beside it", share(1, RUN_NS), 50 * bare(200 * SIM_US) / 100, 3));
+	CHECK(sim_longest_stall_ns(1) <= 20 * SIM_MS);
+}
+
 static void test_bins_are_even_and_stalls_short(void)
 {
 	struct program what = {.kernel_ns = 5 * SIM_MS};
@@ -1390,6 +1441,9 @@ int main(void)
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_kernels_that_begin_to_take_longer_stall_nobody);
 	RUN(test_who_alternates_gains_and_loses_nothing);
+	RUN(test_what_is_well_known_is_marked_seldom);
+	RUN(test_what_is_marked_seldom_may_change);
+	RUN(test_who_is_marked_seldom_makes_room);
 	RUN(test_bins_are_even_and_stalls_short);
 	RUN(test_no_limit_is_free);
 	RUN(test_processes_of_a_container_share_its_balance);
