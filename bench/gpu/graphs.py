@@ -2,21 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the driver takes of the card for memory nodes of graphs, and when it gives it back.
 
-    bench/gpu/graphs.py      on a card, or on the simulated one: the same steps, bare
+    bench/gpu/graphs.py                        on a card, or on the simulated one: the same steps
+    bench/gpu/graphs.py one_stream --busy 200  some rounds, with kernels of 200 ms
 
 Every line is one step: what the driver says is reserved for graphs and used by them, and what the
-card has less since the round began, in MiB. A code other than 0 stands behind the step.
+card has less since the round began, in MiB. A code other than 0 stands behind the step. A round
+counts on it that the next launch comes while a kernel runs.
 """
 
+import argparse
 import ctypes
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 from bench.gpu.families import MIB, Driver
 
 SIZE = 256 * MIB
-BUSY_NS = 60_000_000
 USED, RESERVED = 0, 2
 AUTO_FREE_ON_LAUNCH, UPLOAD, DEVICE_LAUNCH = 1, 2, 4
 GRAPH_NODE, ALLOC_NODE, CONDITIONAL_NODE = 4, 10, 13
@@ -44,8 +45,9 @@ ret;
 class Card(Driver):
     """The driver, with streams and a kernel that lasts."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy_ns: int) -> None:
         super().__init__()
+        self.busy_ns = busy_ns
         self.stream = [self.must("cuStreamCreate", 1) for _ in range(4)]
         module = self.must("cuModuleLoadData", _KERNEL)
         self.kernel = self.must("cuModuleGetFunction", module, b"busy_param")
@@ -115,9 +117,9 @@ class Graph:
         """Add another graph."""
         return self._add("cuGraphAddChildGraphNode", (), handle)
 
-    def work(self, after: Sequence[int] = (), work_ns: int = BUSY_NS) -> int:
+    def work(self, after: Sequence[int] = (), work_ns: int = 0) -> int:
         """Add a kernel."""
-        value = ctypes.c_uint64(work_ns)
+        value = ctypes.c_uint64(work_ns or self.card.busy_ns)
         places = (ctypes.c_void_p * 1)(ctypes.addressof(value))
         parameters = (ctypes.c_uint64 * 9)(
             self.card.kernel, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32, 0, ctypes.addressof(places)
@@ -139,7 +141,7 @@ class Graph:
 
 
 def block(
-    card: Card, size: int = SIZE, *, left: bool = False, flags: int = 0, work_ns: int = BUSY_NS
+    card: Card, size: int = SIZE, *, left: bool = False, flags: int = 0, work_ns: int = 0
 ) -> Graph:
     """Make an instance that allocates, works and, unless it leaves it, frees."""
     graph = Graph(card)
@@ -302,12 +304,12 @@ def finished(card: Card) -> None:
     """A graph that has long ended, for which nobody has waited, and one in another stream."""
     a, b = block(card), block(card)
     card.launch("A", a.instance, 0)
-    time.sleep(0.2)
+    time.sleep(3 * card.busy_ns / 1e9)
     card.launch("B, A has ended,", b.instance, 1)
-    time.sleep(0.2)
+    time.sleep(3 * card.busy_ns / 1e9)
     card.trim("trim, both have ended")
     card.launch("A", a.instance, 0)
-    time.sleep(0.2)
+    time.sleep(3 * card.busy_ns / 1e9)
     card.say("query", card.call("cuStreamQuery", card.stream[0]))
     card.launch("B, A was seen to have ended,", b.instance, 1)
     card.wait()
@@ -514,7 +516,11 @@ def cost(card: Card) -> None:
 
 def main() -> None:
     """Make every round."""
-    card = Card()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("round", nargs="*")
+    parser.add_argument("--busy", type=int, default=60, help="ms that a kernel takes")
+    args = parser.parse_args()
+    card = Card(args.busy * 1_000_000)
     card.wait()
     rounds: list[Callable[[Card], None]] = [
         sizes,
@@ -531,9 +537,8 @@ def main() -> None:
         cost,
         refusals,
     ]
-    wanted = sys.argv[1:]
     for make in rounds:
-        if wanted and make.__name__ not in wanted:
+        if args.round and make.__name__ not in args.round:
             continue
         print(f"\n{make.__name__}: {make.__doc__}\n  {'':44}reserved     used    taken")
         card.base = card.memory()[0]

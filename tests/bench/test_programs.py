@@ -2,6 +2,7 @@
 """The programs of the bench, over the simulated driver, and what is made of what they say."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def test_a_workload_runs_as_long_as_it_is_told_to(simulated: Place) -> None:
     assert run.found["launches"] % GRAPH_KERNELS == 0
     assert run.found["wall_s"] >= 0.2
     assert 0 < run.share <= 101
+
+
+def reserved_by_step(text: str) -> list[tuple[str, float]]:
+    """Of what bench.gpu.graphs prints, the first of the numbers behind every step."""
+    steps = [line for line in text.splitlines() if line.startswith("  ") and line.strip()]
+    return [(step[2:46].strip(), float(step[46:].split()[0])) for step in steps if step[2] != " "]
+
+
+def test_memory_of_graphs_is_simulated_as_an_h200_was_measured(simulated: Place) -> None:
+    measured = Path(__file__).with_name("graphs-h200.txt").read_text()
+    rounds = ["one_stream", "two_streams", "larger", "left"]
+
+    said = simulated.run([sys.executable, "-m", "bench.gpu.graphs", *rounds, "--busy", "200"])
+
+    assert reserved_by_step(said)[1:] == reserved_by_step(measured)
 
 
 def test_every_launch_reaches_the_driver_and_is_timed_in_parts(simulated: Place) -> None:

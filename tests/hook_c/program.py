@@ -161,6 +161,31 @@ class Program(Driver):
         )
         return int(sum(launches) + self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
+    def launch_at_once(self, pairs: list[tuple[int, int]], rounds: int) -> list[int]:
+        """Launch instances in their streams, a thread each, and trim; how many succeeded."""
+        context = ctypes.c_void_p()
+        self._cuda.cuCtxGetCurrent(ctypes.byref(context))
+        granted = [0] * len(pairs)
+
+        def run(number: int, instance: int, stream: int) -> None:
+            self._cuda.cuCtxSetCurrent(context)
+            for turn in range(rounds):
+                granted[number] += self.call("cuGraphLaunch", instance, stream) == 0
+                if turn % 3 == number % 3:
+                    self.call("cuStreamSynchronize", stream)
+                if turn % 5 == number % 5:
+                    self.call("cuDeviceGraphMemTrim", 0)
+
+        threads = [
+            threading.Thread(target=run, args=(number, *pair)) for number, pair in enumerate(pairs)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._cuda.cuCtxSynchronize()
+        return granted
+
     def move_into_graph(self, child: int) -> tuple[int, int]:
         """Make a graph that takes another one over; code and graph."""
         graph, node = ctypes.c_void_p(), ctypes.c_void_p()

@@ -5,6 +5,7 @@ The simulated driver maps it as an H200 does (bench/gpu/graphs.py).
 """
 
 import random
+import select
 from dataclasses import dataclass
 
 import pytest
@@ -394,6 +395,25 @@ def test_an_instance_of_nothing_gets_the_drivers_answer(tenant: Process) -> None
     assert tenant.do("out", "cuGraphInstantiateWithFlags", 0, 0) == [1, 0]
     assert tenant.do("call", "cuGraphInstantiateWithFlags", 0, 0, 0) == 1
     assert tenant.do("call", "cuGraphInstantiateWithParams", 0, 0, 0) == 1
+
+
+def test_threads_that_launch_at_once_do_not_pass_the_limit(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    graphs = [captured(tenant, size * MIB, kernel="busy_1ms") for size in (600, 500, 400, 300)]
+    pairs = [(graph.instance, new_stream(tenant)) for graph in graphs]
+    room = GIB + STREAMS_BYTES
+
+    tenant.send("launch_at_once", pairs, 60)
+    highest = 0
+    while not select.select([tenant.process.stdout], [], [], 0.0005)[0]:
+        highest = max(highest, gpu.used_bytes())
+    granted = tenant.answer()
+
+    assert sum(granted) > 60
+    assert 0 < highest <= room
+    assert tenant.do("call", "cuDeviceGraphMemTrim", 0) == 0
+    assert container.used() == 0
 
 
 class Storm:
