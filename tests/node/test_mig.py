@@ -85,15 +85,32 @@ def test_an_instance_gives_no_more_than_it_has(two: OciRuntime, make_bundle: Mak
     two.start_detached(make_bundle("d", slice_env("1Gi")), "d")
 
 
-def test_the_limits_file_names_an_instance(
-    node: Node, runtime: OciRuntime, make_bundle: MakeBundle, gpu: SimulatedGpu
-) -> None:
-    runtime.start_detached(make_bundle("a", slice_env("1Gi")), "a")
+def limits_of(node: Node, container_id: str) -> Any:  # noqa: ANN401 - a cffi structure
+    """Return what the limits file says of the container's one card."""
+    text = (node.container_directory(container_id) / "limits").read_bytes()
+    limits: Any = ffi.new("struct vgpu_limits *")
+    ffi.buffer(limits)[:] = text[: ffi.sizeof("struct vgpu_limits")]
+    return limits
 
-    text = (node.container_directory("a") / "limits").read_bytes()
-    limits: Any = ffi.cast("struct vgpu_limits *", ffi.from_buffer(text))
+
+def test_the_limits_file_names_an_instance(two: OciRuntime, node: Node, gpu: SimulatedGpu) -> None:
     constants: Any = ffi.dlopen(None)
-    device = limits.dev[0]
+    for name, instance in (("a", 0), ("b", 1)):
+        device = limits_of(node, name).dev[0]
 
-    assert bytes(device.uuid).hex() == gpu.uuid(gpu.instance(0))[4:].replace("-", "")
-    assert device.kind == constants.VGPU_KIND_MIG
+        assert bytes(device.uuid).hex() == gpu.uuid(gpu.instance(instance))[4:].replace("-", "")
+        assert device.kind == constants.VGPU_KIND_MIG
+        assert device.context_bytes == CONTEXT_BYTES
+
+
+def test_slices_of_other_instances_are_no_neighbours(
+    two: OciRuntime, node: Node, make_bundle: MakeBundle
+) -> None:
+    def alone(*names: str) -> list[int]:
+        return [limits_of(node, name).dev[0].alone for name in names]
+
+    wait_until(lambda: alone("a", "b") == [1, 1], "each is alone on its instance")
+
+    two.start_detached(make_bundle("c", slice_env("1Gi")), "c")  # beside one of them
+
+    wait_until(lambda: sorted(alone("a", "b", "c")) == [0, 0, 1], "two share an instance")
