@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,12 +54,19 @@ class Program(Driver):
 
     def begin(self, name: str, *arguments: int) -> None:
         """Make a call as `out` does, in a second thread; do not wait for it."""
+        self._begin(lambda: self.out(name, *arguments))
+
+    def begin_call(self, name: str, *arguments: int) -> None:
+        """As `call`; `finish` gives the code, and 0."""
+        self._begin(lambda: (self.call(name, *arguments), 0))
+
+    def _begin(self, call: Callable[[], tuple[int, int]]) -> None:
         context = ctypes.c_void_p()
         self._cuda.cuCtxGetCurrent(ctypes.byref(context))
 
         def run() -> None:
             self._cuda.cuCtxSetCurrent(context)
-            self._second_answer = self.out(name, *arguments)
+            self._second_answer = call()
 
         self._second = threading.Thread(target=run)
         self._second.start()

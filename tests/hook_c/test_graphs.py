@@ -6,6 +6,7 @@ The simulated driver maps it as an H200 does (bench/gpu/graphs.py).
 
 import random
 import select
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -339,6 +340,22 @@ def test_a_graph_is_refused_while_another_one_uses_the_memory_that_it_had(
     assert second.launch(streams[0]) == 0
 
 
+def test_a_stream_that_is_destroyed_goes_on_until_its_work_is_done(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    stream = new_stream(tenant)
+    first = captured(tenant, 600 * MIB, kernel="busy_20s")
+    second = captured(tenant, 600 * MIB)
+    assert second.launch(stream) == 0
+    assert first.launch(stream) == 0
+    assert tenant.do("call", "cuStreamDestroy_v2", stream) == 0
+    assert new_stream(tenant) == stream  # the handle is given anew
+
+    assert second.launch(stream) == OUT_OF_MEMORY
+    assert container.used() == 608 * MIB
+    assert gpu.used_bytes() <= 608 * MIB + STREAMS_BYTES
+
+
 def test_a_graph_gets_no_memory_that_another_one_has_left_allocated(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
@@ -370,6 +387,32 @@ def test_a_trim_by_the_program_takes_nothing_from_a_launch(
         assert code == 0
         assert graph.launch(stream) == OUT_OF_MEMORY
         assert tenant.do("free", address) == 0
+
+
+def test_a_trim_takes_nothing_from_a_launch_that_is_under_way(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    """It counts on what the device had when it began, and takes it anew."""
+    stream = new_stream(tenant)
+    graph = captured(tenant, 600 * MIB)
+    assert graph.launch(stream) == 0
+    wait(tenant)
+    gpu.inject("cuGraphLaunch", delay_seconds=60)
+    tenant.do("begin_call", "cuGraphLaunch", graph.instance, stream)
+    while gpu.calls("cuGraphLaunch") == 0:
+        time.sleep(0.001)
+
+    assert tenant.do("call", "cuDeviceGraphMemTrim", 0) == 0
+    assert gpu.used_bytes() <= STREAMS_BYTES
+    refused = tenant.do("allocate", 600 * MIB)[0]
+    gpu.clear_faults()
+
+    assert tenant.do("finish") == [0, 0]
+    assert refused == OUT_OF_MEMORY
+    assert container.used() == 608 * MIB
+    wait(tenant)
+    assert tenant.do("allocate", 600 * MIB)[0] == 0
+    assert container.used() == 600 * MIB
 
 
 def test_an_instance_that_is_updated_is_asked_anew(tenant: Process, container: Container) -> None:
