@@ -28,7 +28,7 @@
 #define SLOTS_FIRST_NS UINT64_C(1000000)      /* within it the first work of a turn has to come */
 #define SLOTS_WANT_NS UINT64_C(10000000)      /* for so long a want counts that is not repeated */
 #define SLOTS_ALONE_NS UINT64_C(20000000)     /* without another's want: no end to the turn */
-#define SLOTS_SYNC_NS UINT64_C(20000000)      /* a thread in a wait is waited for so long */
+#define SLOTS_SYNC_NS UINT64_C(5000000)       /* a thread in a wait is waited for so long */
 #define SLOTS_STUCK_NS UINT64_C(200000)     /* over its time: may wait for another card's launch */
 #define SLOTS_MOMENT_NS UINT64_C(400000)    /* which it is then given the time for */
 #define SLOTS_UNBLOCK_NS UINT64_C(50000000) /* after so long another moment helps no more */

@@ -37,6 +37,7 @@ struct hook_call {
 	struct table_entry graph;
 	struct launch_card *gate; /* hook_launch.c, launch_sync.c */
 	bool is_marked;
+	bool is_counted; /* among the waits for the card */
 	uint64_t begun_ns;
 };
 

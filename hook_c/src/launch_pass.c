@@ -81,7 +81,8 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 			  uint64_t pending_ns, uint64_t now_ns, uint64_t *sleep_ns)
 {
 	uint64_t start_ns = throttle_start(&card->throttle, now_ns);
-	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_RELAXED);
+	/* Before the turn's beginning is read, which is written first. */
+	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_ACQUIRE);
 
 	*sleep_ns = SHORT_SLEEP_NS;
 	if (class->is_out || !throttle_begin_batch(&card->throttle, class))
@@ -171,9 +172,9 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		if (unknown > UNKNOWN_LOOKS + UNKNOWN_WAITS)
 			throttle_give_up(class);
 
-		uint64_t begin_ns = turn_begins(card);
 		enum verdict verdict =
 			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
+		uint64_t begin_ns = turn_begins(card);
 
 		if (verdict == VERDICT_GO && begin_ns > now_ns && begin_ns < now_ns + EARLY_NS)
 			verdict = VERDICT_SPIN;

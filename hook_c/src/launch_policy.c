@@ -8,7 +8,7 @@
 #define BATCH_NS 500000
 #define SLOT_BATCH_NS 4000000       /* beside others: each turn costs a change of contexts */
 #define IN_PIECES_NS 10000000       /* beyond the horizon: slots and windows come in one piece */
-#define KEPT_NS UINT64_C(200000000) /* beyond it: of the time for which others went first */
+#define KEPT_NS UINT64_C(500000000) /* beyond it: of the time for which others went first */
 #define HEARTBEAT_NS 200000000      /* an arbiter that is silent for longer is gone */
 
 static const uint32_t not_free = 1;

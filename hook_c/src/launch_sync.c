@@ -7,22 +7,24 @@
 #define SYNC_MARK_NS 500000 /* of predicted work, before a wait for it */
 #define SHORT_WAIT_NS 12000 /* a wait for nothing */
 
+/* Under the lock. */
 static void count_sync(struct launch_card *card, uint32_t change)
 {
-	card_lock(card);
 	__atomic_add_fetch(&card->syncing, change, __ATOMIC_RELAXED);
 	card_publish(card);
-	card_unlock(card);
 }
 
 /* A wait may take long for a copy, or for the driver's own affairs, when our work has long ended:
- * what it ends with is no end of ours then. */
-static void ask_if_dry(struct launch_card *card, uint64_t now_ns)
+ * what it ends with is no end of ours then, and the arbiter need not know of it. */
+static void begin_wait(struct hook_call *call, struct launch_card *card)
 {
 	card_lock(card);
-	if (throttle_is_in_doubt(&card->throttle, now_ns) && !marks_is_busy(card) &&
-	    throttle_is_in_doubt(&card->throttle, now_ns))
+	if (throttle_is_in_doubt(&card->throttle, call->begun_ns) && !marks_is_busy(card) &&
+	    throttle_is_in_doubt(&card->throttle, call->begun_ns))
 		throttle_dry(&card->throttle);
+	call->is_counted = !throttle_is_dry(&card->throttle);
+	if (call->is_counted)
+		count_sync(card, 1);
 	card_unlock(card);
 }
 
@@ -42,8 +44,7 @@ int sync_begin(struct hook_call *call)
 		return CUDA_SUCCESS;
 	call->gate = card;
 	call->begun_ns = clock_near_ns();
-	count_sync(card, 1);
-	ask_if_dry(card, call->begun_ns);
+	begin_wait(call, card);
 	if (__atomic_load_n(&card->throttle.open.predicted_ns, __ATOMIC_RELAXED) >= SYNC_MARK_NS)
 		marks_set(card, NO_STREAM, 0);
 	return CUDA_SUCCESS;
@@ -63,8 +64,9 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 		throttle_drained(&card->throttle, now_ns - call->begun_ns > SHORT_WAIT_NS, now_ns);
 		card->only_stream = NO_STREAM;
 	}
+	if (call->is_counted)
+		count_sync(card, UINT32_MAX);
 	card_unlock(card);
-	count_sync(card, UINT32_MAX);
 	return wait_end(call, status);
 }
 

@@ -175,6 +175,12 @@ static inline bool throttle_is_due(const struct throttle *throttle,
 	return throttle->tokens_ns <= (class->doubt_ns > 0 ? class->doubt_ns : 0);
 }
 
+/* Whether the card is known to have nothing left of what was launched. */
+static inline bool throttle_is_dry(const struct throttle *throttle)
+{
+	return throttle->is_known_dry || throttle_pending(throttle) == 0;
+}
+
 /* Whether nothing speaks against the launch; false: look closer. */
 static inline bool throttle_passes(const struct throttle *throttle,
 				   const struct throttle_class *class,

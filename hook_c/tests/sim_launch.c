@@ -1262,6 +1262,32 @@ static void test_without_the_arbiter_nobody_gets_more(void)
 	CHECK(sim_longest_stall_ns(0) <= 300 * SIM_MS);
 }
 
+/* A thread that waits for a copy keeps no turn for its container, which would pay for that. */
+static void test_who_waits_for_no_work_keeps_no_turn(void)
+{
+	struct program copies = {
+		.kernel_ns = 20 * SIM_US, .burst = 1, .pause_ns = SIM_MS, .copy_ns = 50 * SIM_MS};
+	double found[2];
+
+	for (unsigned int i = 0; i < 2; i++) {
+		begin();
+		contain(0, 30, 0);
+		contain(1, 70, 0);
+		start((struct program){.kernel_ns = 200 * SIM_US,
+				       .burst = 5,
+				       .pause_ns = 8 * SIM_MS},
+		      0);
+		start((struct program){.container = 1, .kernel_ns = 200 * SIM_US}, 700 * SIM_US);
+		if (i == 1)
+			start(copies, 0);
+		start_arbiter();
+		sim_run(RUN_NS);
+		found[i] = share(0, RUN_NS);
+		CHECK(is_near("beside it", share(1, RUN_NS), 70, 3));
+	}
+	CHECK(is_near("beside a copy", found[1], found[0], 0.5));
+}
+
 static void test_a_stopped_owner_does_not_keep_the_card(void)
 {
 	uint64_t before;
@@ -1278,6 +1304,53 @@ static void test_a_stopped_owner_does_not_keep_the_card(void)
 	sim_run(1000 * SIM_MS);
 	CHECK(is_near("beside a stopped one", (double)(busy_ns(1) - before) / 1e7, 50, 2));
 	CHECK(sim_longest_stall_ns(1) <= 100 * SIM_MS);
+}
+
+/* Says that its work ends so much later than its turn does, and asks for the card all the time. */
+static uint64_t late_ns;
+
+static void lie(unsigned int number)
+{
+	struct vgpu_usage_device *said = &usage[0].slot[0].dev[0];
+	uint64_t granted_ns = 0;
+
+	(void)number;
+	for (;;) {
+		uint64_t until_ns = limits[0].dev[0].grant_until_ns;
+
+		if (until_ns != 0 && until_ns != UINT64_MAX && until_ns != granted_ns) {
+			granted_ns = until_ns;
+			said->queue_end_ns = (until_ns + late_ns) & ~UINT64_C(1);
+			usage[0].turn[0].want++;
+		}
+		if (granted_ns == 0 || sim_now() > granted_ns)
+			usage[0].turn[0].want++;
+		sim_spend(400 * SIM_US);
+	}
+}
+
+static void test_who_says_that_it_is_never_done_takes_nothing_of_the_others(void)
+{
+	static const uint64_t lates_ms[] = {20, 150, 450, 700, 100000};
+	static const uint32_t percents[] = {50, 66, 90};
+
+	for (unsigned int i = 0; i < 15; i++) {
+		uint32_t percent = percents[i % 3];
+
+		begin();
+		contain(0, 100 - percent, 0);
+		contain(1, percent, 0);
+		late_ns = lates_ms[i / 3] * SIM_MS;
+		usage[0].slots_high = 1;
+		usage[0].slot[0].state = VGPU_SLOT_LIVE;
+		programs++;
+		sim_spawn(lie, 0);
+		start((struct program){.kernel_ns = 200 * SIM_US, .container = 1}, 700 * SIM_US);
+		start_arbiter();
+		sim_run(4 * RUN_NS);
+		CHECK(is_near("beside a liar", share(1, 4 * RUN_NS), percent, 2.6));
+		CHECK(sim_longest_stall_ns(1) <= 520 * SIM_MS);
+	}
 }
 
 static void test_forged_accounts_make_nobody_wait_for_ever(void)
@@ -1456,12 +1529,14 @@ int main(void)
 	RUN(test_burst_uses_what_is_idle_and_gives_it_back);
 	RUN(test_burst_uses_what_short_pauses_leave);
 	RUN(test_without_the_arbiter_nobody_gets_more);
+	RUN(test_who_waits_for_no_work_keeps_no_turn);
 	RUN(test_a_stopped_owner_does_not_keep_the_card);
 	RUN(test_collectives_get_on_under_a_limit);
 	RUN(test_collectives_get_on_beside_others);
 	RUN(test_ranks_that_differ_block_nobody);
 	RUN(test_two_cards_without_collectives);
 	RUN(test_a_turn_that_was_overdrawn_is_not_forgiven);
+	RUN(test_who_says_that_it_is_never_done_takes_nothing_of_the_others);
 	RUN(test_forged_accounts_make_nobody_wait_for_ever);
 	return check_end();
 }
