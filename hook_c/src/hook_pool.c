@@ -148,7 +148,7 @@ static struct tenant_pool *find_current(struct tenant *tenant, int device)
 
 /* The device's pool that cuMemAllocAsync takes from. A program may make any pool that one, so a
  * pool that we have not seen made is known by its device. */
-static struct tenant_pool *pool_of_device(struct tenant *tenant, int device, struct pool_call *call)
+static struct tenant_pool *pool_of_device(struct tenant *tenant, int device)
 {
 	if (device < 0 || device >= TENANT_MAX_ORDINALS)
 		return find_current(tenant, device);
@@ -160,7 +160,7 @@ static struct tenant_pool *pool_of_device(struct tenant *tenant, int device, str
 	if ((uint32_t)value != 0 && value >> 32 == version) {
 		struct tenant_pool *pool = &tenant->pool[(uint32_t)value - 1];
 
-		if (pool_call_enter(pool, call))
+		if (pool_pin(pool))
 			return pool;
 	}
 
@@ -415,8 +415,7 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	call->pool_call.bytes = bytes;
 	call->pool_call.growth = 0;
 	call->pool_call.waits = 0;
-	call->pool = has_handle ? pool_of_handle(tenant, handle)
-				: pool_of_device(tenant, device, &call->pool_call);
+	call->pool = has_handle ? pool_of_handle(tenant, handle) : pool_of_device(tenant, device);
 	if (call->pool == NULL)
 		return has_handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!pool_call_begin(tenant, call->pool, &call->pool_call) &&

@@ -23,7 +23,8 @@
 #define AT_VERSION (UINT64_C(1) << 36)
 #define AT_PINS (AT_STEP - 1)
 
-/* A thread that loses to another one this often leaves it to that one. */
+/* A thread that loses to others this often leaves it to them to lower the word, and raises it all
+ * the same: what a pool has too much is then counted twice at worst, until somebody looks again. */
 #define SETTLE_TRIES 64
 
 /* A call under way asks for more than it takes, and one that does not fit for that reason waits.
@@ -52,6 +53,11 @@ static bool swap_word(struct tenant_pool *pool, uint64_t old, uint64_t new)
 					   __ATOMIC_SEQ_CST);
 }
 
+static void add_to_word(struct tenant_pool *pool, uint64_t held)
+{
+	__atomic_fetch_add(&pool->word, next_word(0, held), __ATOMIC_SEQ_CST);
+}
+
 static uint64_t load_at(const struct tenant_pool *pool)
 {
 	return __atomic_load_n(&pool->at, __ATOMIC_SEQ_CST);
@@ -73,36 +79,24 @@ static bool is_live(const struct tenant_pool *pool)
 }
 
 /* A pool's place is used again when its pool is destroyed and nobody is at it any more. */
-static void go(struct tenant_pool *pool, uint64_t part)
+void pool_unpin(struct tenant_pool *pool)
 {
 	uint32_t state = TENANT_POOL_ENDED;
 
-	if ((__atomic_fetch_sub(&pool->at, part, __ATOMIC_SEQ_CST) & AT_PINS) == AT_PIN)
+	if ((__atomic_fetch_sub(&pool->at, AT_PIN, __ATOMIC_SEQ_CST) & AT_PINS) == AT_PIN)
 		__atomic_compare_exchange_n(&pool->state, &state, TENANT_POOL_FREE, false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-static bool come(struct tenant_pool *pool, uint64_t part, uint64_t *at)
+bool pool_pin(struct tenant_pool *pool)
 {
 	if (!is_live(pool))
 		return false;
-	*at = __atomic_add_fetch(&pool->at, AT_VERSION + part, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&pool->at, AT_VERSION + AT_PIN, __ATOMIC_SEQ_CST);
 	if (is_live(pool))
 		return true;
-	go(pool, part);
+	pool_unpin(pool);
 	return false;
-}
-
-bool pool_pin(struct tenant_pool *pool)
-{
-	uint64_t at;
-
-	return come(pool, AT_PIN, &at);
-}
-
-void pool_unpin(struct tenant_pool *pool)
-{
-	go(pool, AT_PIN);
 }
 
 bool pool_is_left(const struct tenant_pool *pool)
@@ -197,21 +191,28 @@ static void uncount(struct tenant *tenant, struct tenant_pool *pool, uint64_t by
 
 void pool_settle(struct tenant *tenant, struct tenant_pool *pool)
 {
-	for (int tries = 0; tries < SETTLE_TRIES; tries++) {
-		uint64_t at = load_at(pool);
+	for (int tries = 1; tries <= SETTLE_TRIES; tries++) {
 		uint64_t word = load_word(pool);
 		uint64_t held = held_of(word);
-		uint64_t most = held + growth_of(at);
 		uint64_t reserved;
 
 		if (!pool_read_reserved(pool, &reserved))
 			return;
+
+		/* Asked after the number: whoever has made it grow is still at the pool, or has
+		 * changed the word. */
+		uint64_t most = held + growth_of(load_at(pool));
+
 		if (reserved > most) { /* past us, or by more than was foreseen */
-			if (load_at(pool) != at)
-				continue; /* by a call that has come meanwhile */
+			if (load_word(pool) != word && tries < SETTLE_TRIES)
+				continue;
 			count_taken(tenant, pool, reserved - most);
 			if (swap_word(pool, word, next_word(word, held + reserved - most)))
 				return;
+			if (tries == SETTLE_TRIES) {
+				add_to_word(pool, reserved - most);
+				return;
+			}
 			uncount(tenant, pool, reserved - most);
 		} else if (reserved >= held || is_counted_on(tenant, pool)) {
 			return;
@@ -233,7 +234,8 @@ void pool_account_end(struct tenant *tenant, struct tenant_pool *pool, uint64_t 
 		uncount(tenant, pool, held_of(word) - left_bytes);
 }
 
-/* From now on whoever looks at the pool knows that the call may make it grow. */
+/* From now on whoever looks at the pool knows that the call may make it grow. Only when that has
+ * been granted: it stands for what anybody else has taken, too. */
 static void count_growth(struct tenant_pool *pool, struct pool_call *call, uint64_t growth)
 {
 	call->growth = growth;
@@ -249,17 +251,6 @@ static void end_growth(struct tenant *tenant, struct tenant_pool *pool, struct p
 		__atomic_fetch_sub(&pool->at, steps_of(call->growth), __ATOMIC_SEQ_CST);
 	call->growth = 0;
 	pool_settle(tenant, pool);
-}
-
-bool pool_call_enter(struct tenant_pool *pool, struct pool_call *call)
-{
-	uint64_t growth =
-		call->bytes > POOL_MOST_BYTES ? 0 : quota_round_up(call->bytes, POOL_STEP);
-
-	if (!come(pool, AT_PIN + steps_of(growth), &call->at))
-		return false;
-	call->growth = growth;
-	return true;
 }
 
 /* Graphs use what their pool has free, whole and at once: only what it lacks is new. */
@@ -281,15 +272,12 @@ static bool ask_once(struct tenant *tenant, struct tenant_pool *pool, struct poo
 {
 	uint64_t growth = quota_round_up(call->bytes, POOL_STEP);
 
-	if (call->growth == 0) {
-		if (pool->is_graph && !graph_growth(pool, call, &growth))
-			return false;
-		count_growth(pool, call, growth);
-	}
-	if (call->growth == 0 || quota_try(&tenant->quota, pool->card, call->growth))
-		return true;
-	end_growth(tenant, pool, call);
-	return false;
+	if (pool->is_graph && !graph_growth(pool, call, &growth))
+		return false;
+	if (growth != 0 && !quota_try(&tenant->quota, pool->card, growth))
+		return false;
+	count_growth(pool, call, growth);
+	return true;
 }
 
 bool pool_is_past(const struct tenant_pool *pool)
@@ -344,11 +332,10 @@ static bool ask_less(struct tenant *tenant, struct tenant_pool *pool, struct poo
 	/* An empty pool is all in one piece. */
 	if (growth < least || used == 0)
 		growth = least;
+	if (growth != 0 && !quota_ask(&tenant->quota, pool->card, growth))
+		return false;
 	count_growth(pool, call, growth);
-	if (growth == 0 || quota_ask(&tenant->quota, pool->card, growth))
-		return true;
-	end_growth(tenant, pool, call);
-	return false;
+	return true;
 }
 
 static bool take_turn(struct tenant_pool *pool)
@@ -377,6 +364,7 @@ bool pool_call_leave(struct tenant *tenant, struct tenant_pool *pool, const stru
 {
 	uint64_t part = AT_PIN + steps_of(call->growth);
 	uint64_t at = call->at;
+	unsigned int card = pool->card; /* the place may be another's when it is unpinned */
 	uint64_t reserved;
 
 	/* Also whoever comes later, before this call is over, finds out that it was not alone. */
@@ -386,7 +374,7 @@ bool pool_call_leave(struct tenant *tenant, struct tenant_pool *pool, const stru
 	    !__atomic_compare_exchange_n(&pool->at, &at, at - part, false, __ATOMIC_SEQ_CST,
 					 __ATOMIC_RELAXED))
 		return false;
-	quota_drop(&tenant->quota, pool->card, call->growth);
+	quota_drop(&tenant->quota, card, call->growth);
 	return true;
 }
 

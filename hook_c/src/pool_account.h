@@ -24,14 +24,10 @@ void pool_unpin(struct tenant_pool *pool);
 /* Whether nobody but the caller, who is, has the pool pinned. */
 bool pool_is_left(const struct tenant_pool *pool);
 
-/* pool_pin and the first part of pool_call_begin in one. Of a call, as in all that follows, the
- * bytes are set. */
-bool pool_call_enter(struct tenant_pool *pool, struct pool_call *call);
-
-/* Asks for the most that the allocation can make the pool grow by: nothing of what is free in it
- * need be of use. Pieces are scattered, and what another stream has freed is not free before the
- * card has come to the free. False leaves nothing asked for; else the call of the driver follows,
- * and then pool_call_leave or pool_call_end. */
+/* Asks for the most that an allocation of the call's bytes can make the pool grow by: nothing of
+ * what is free in it need be of use. Pieces are scattered, and what another stream has freed is not
+ * free before the card has come to the free. False leaves nothing asked for; else the call of the
+ * driver follows, and then pool_call_leave or pool_call_end. */
 bool pool_call_begin(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call);
 
 /* The same where there is no room for that: so much less may be asked for, but not less than

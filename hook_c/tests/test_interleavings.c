@@ -131,6 +131,8 @@ static uint64_t pool_reserved;
 static uint64_t pool_used;
 static bool has_pool;
 static bool may_pass;      /* the limit, and what is asked for */
+static bool is_crowded;    /* others come to the pool and go whenever the driver is asked */
+static bool has_passed;    /* a call has ended well with what was not granted */
 static bool may_lose_slot; /* of the first process: as by another PID namespace, that saw no lock */
 static bool has_lost_slot;
 static bool has_watcher;
@@ -420,6 +422,8 @@ static const char *wrong_now(void)
 
 	if (account > limit && !has_lost_slot)
 		return "the account is above the limit";
+	if (has_passed)
+		return "a call has got what was not granted";
 	if (may_pass)
 		return NULL;
 	if (sum_of_cards_memory() > limit && !has_lost_slot)
@@ -602,6 +606,8 @@ static void begin(void (*set_up)(void))
 	pool_used = 0;
 	has_pool = false;
 	may_pass = false;
+	is_crowded = false;
+	has_passed = false;
 	may_lose_slot = false;
 	has_watcher = false;
 	most_switches = NO_BOUND;
@@ -813,6 +819,12 @@ static int sim_pool_number(void *handle, int attribute, void *value)
 	stop();
 	*number = attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool_used : pool_reserved;
 	note(*number);
+	if (is_crowded) {
+		pool_pin(&tenant.pool[0]);
+		swap_word(&tenant.pool[0], tenant.pool[0].word,
+			  next_word(tenant.pool[0].word, held_of(tenant.pool[0].word)));
+		pool_unpin(&tenant.pool[0]);
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -827,13 +839,13 @@ static void driver_allocates(void)
 	pool_reserved = pool_used;
 }
 
-static bool allocate_a_step(void)
+static bool allocate(uint64_t bytes)
 {
 	struct tenant_pool *pool = &tenant.pool[0];
-	struct pool_call call = {.bytes = POOL_STEP};
+	struct pool_call call = {.bytes = bytes};
 
 	begin_operation();
-	if (!pool_call_enter(pool, &call))
+	if (!pool_pin(pool))
 		return false;
 	if (!pool_call_begin(&tenant, pool, &call)) {
 		pool_unpin(pool);
@@ -845,6 +857,16 @@ static bool allocate_a_step(void)
 		pool_unpin(pool);
 	}
 	return true;
+}
+
+static bool allocate_a_step(void)
+{
+	return allocate(POOL_STEP);
+}
+
+static void allocate_too_much(void)
+{
+	has_passed |= allocate(POOL_LIMIT + POOL_STEP);
 }
 
 static void free_a_step(void)
@@ -982,6 +1004,73 @@ static void test_a_tight_call(void)
 	CHECK(search(a_tight_call, __func__));
 }
 
+/* Nothing of what is free in the pool is of use, which its numbers do not say. */
+static void take_a_step_that_is_not_granted(void)
+{
+	struct tenant_pool *pool = &tenant.pool[0];
+	struct pool_call call = {.bytes = POOL_STEP};
+
+	begin_operation();
+	if (!pool_pin(pool))
+		return;
+	if (pool_call_begin_tight(&tenant, pool, &call, UINT64_MAX)) {
+		stop();
+		pool_used += POOL_STEP;
+		pool_reserved += POOL_STEP;
+		self->process->held += POOL_STEP;
+		has_passed = pool_call_end(&tenant, pool, &call);
+		is_crowded = false;
+		stop();
+		pool_used -= POOL_STEP;
+		give_back_what_is_free();
+		pool_settle(&tenant, pool);
+		pool_turn_end(pool, &call);
+	}
+	pool_unpin(pool);
+}
+
+/* The pool has all that is promised, and one step of it is in use. */
+static struct process *add_full_pool_process(void)
+{
+	struct process *process = add_pool_process();
+
+	may_pass = true;
+	most_switches = 2;
+	quota_reserve(&process->quota, 0, POOL_LIMIT);
+	tenant.pool[0].word = next_word(0, POOL_LIMIT);
+	process->held = POOL_LIMIT;
+	pool_reserved = POOL_LIMIT;
+	pool_used = POOL_STEP;
+	return process;
+}
+
+static void a_full_pool(void)
+{
+	struct process *process = add_full_pool_process();
+
+	add_thread(process, take_a_step_that_is_not_granted);
+	add_thread(process, allocate_too_much);
+	add_thread(process, allocate_too_much);
+}
+
+/* What others have asked for in vain hides nothing. */
+static void test_a_full_pool(void)
+{
+	CHECK(search(a_full_pool, __func__));
+}
+
+static void a_full_pool_and_a_crowd(void)
+{
+	add_thread(add_full_pool_process(), take_a_step_that_is_not_granted);
+	is_crowded = true;
+}
+
+/* And neither does a crowd. */
+static void test_a_full_pool_and_a_crowd(void)
+{
+	CHECK(search(a_full_pool_and_a_crowd, __func__));
+}
+
 static void a_pool_and_a_process(void)
 {
 	struct process *process = add_pool_process();
@@ -1096,6 +1185,8 @@ int main(void)
 	RUN(test_a_pool_that_is_trimmed);
 	RUN(test_a_pool_and_a_process);
 	RUN(test_a_tight_call);
+	RUN(test_a_full_pool);
+	RUN(test_a_full_pool_and_a_crowd);
 	RUN(test_a_watcher_that_sees_no_grant_sees_no_more_than_the_limit);
 	return check_end();
 }
