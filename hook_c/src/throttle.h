@@ -157,7 +157,7 @@ static inline uint64_t throttle_start(const struct throttle *throttle, uint64_t 
  * may have begun to take longer. */
 static inline bool throttle_is_old(const struct throttle *throttle, uint64_t now_ns)
 {
-	return throttle->open.launches != 0 && now_ns - throttle->open.begun_ns > THROTTLE_AGE_NS;
+	return throttle->open.launches != 0 && now_ns > throttle->open.begun_ns + THROTTLE_AGE_NS;
 }
 
 /* Whether the card is predicted to be idle for so long that it has to be asked. */
@@ -201,8 +201,8 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 	       throttle_is_in_doubt(throttle, now_ns);
 }
 
-/* Whether throttle_launched has to follow the launch. A thread that launches one kernel after the
- * other is faster than they are, and the driver takes as long as usual. */
+/* Whether throttle_launched has to follow the launch. Where the card only runs dry because kernels
+ * take less than their launches, the driver takes as long as usual. */
 static inline bool throttle_must_end(const struct throttle *throttle, uint64_t now_ns)
 {
 	return throttle->queue_end_ns <= now_ns &&
