@@ -154,9 +154,10 @@ int pool_select_end(int status);
 int pool_set_attribute(void *pool, int attribute, void *value);
 int pool_get_end(int status, void *pool, int attribute, void *value);
 
-/* Around a call of the program that takes memory away from pools: a free, a trim. */
+/* Around a call of the program that takes memory away from pools: a trim. */
 int pools_begin(struct hook_call *call);
 int pools_given_end(struct hook_call *call, int status);
+/* Around a plain free of what may be a pool's. */
 int pools_free_begin(struct hook_call *call);
 int pools_freed_end(struct hook_call *call, int status);
 

@@ -577,11 +577,16 @@ int pool_destroy_end(struct hook_call *call, int status)
 	return status;
 }
 
-int pools_begin(struct hook_call *call)
+static struct tenant *tenant_with_pools(void)
 {
 	struct tenant *tenant = tenant_joined();
 
-	call->giving = tenant != NULL && pool_count(tenant) != 0 ? tenant : NULL;
+	return tenant != NULL && pool_count(tenant) != 0 ? tenant : NULL;
+}
+
+int pools_begin(struct hook_call *call)
+{
+	call->giving = tenant_with_pools();
 	if (call->giving != NULL)
 		pools_giving_begin(call->giving);
 	return CUDA_SUCCESS;
@@ -596,21 +601,20 @@ int pools_given_end(struct hook_call *call, int status)
 	return status;
 }
 
-/* Of a pool's memory cuMemFree is a free and a wait in one. */
+/* Of a pool's memory cuMemFree is a free and a wait in one. It leaves the pool as large as it is: the
+ * next trim gives back what it has freed (docs/benchmarks/libvgpu-memory.md). */
 int pools_free_begin(struct hook_call *call)
 {
-	int status = pools_begin(call);
-
+	call->giving = tenant_with_pools();
 	if (call->giving != NULL)
 		call->waits_number = waits_enter(&call->giving->waits);
-	return status;
+	return CUDA_SUCCESS;
 }
 
 int pools_freed_end(struct hook_call *call, int status)
 {
 	if (call->giving != NULL) {
 		waits_leave(&call->giving->waits, call->waits_number);
-		pools_giving_end(call->giving);
 		__atomic_store_n(&call->giving->plain_frees, 1, __ATOMIC_RELAXED);
 		pools_waited(call->giving);
 	}

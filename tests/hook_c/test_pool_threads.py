@@ -272,6 +272,22 @@ def test_a_plain_free_of_a_pools_memory_is_a_wait_too(
     assert container.used() == gpu.used_bytes() == 0
 
 
+def test_a_plain_free_that_waits_for_the_card_leaves_the_account_of_others_alone(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    """As cuMemFree of a pool's memory does behind a kernel, for as long as that takes."""
+    assert tenant.do("out", "cuMemAllocAsync", 100 * MIB, 0)[0] == 0
+    hold("cuMemFree_v2", call="cuMemFree_v2")
+
+    for _ in range(20):
+        code, address = tenant.do("out", "cuMemAllocAsync", 400 * MIB, 0)
+        assert code == 0
+        assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+    assert container.used() == gpu.used_bytes()
+    gpu.clear_faults()
+    tenant.do("finish")
+
+
 def test_a_pool_is_not_destroyed_while_another_thread_asks_about_it(
     tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
 ) -> None:
