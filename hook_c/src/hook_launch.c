@@ -158,7 +158,8 @@ static inline enum gate_way add_at_once(struct launch_card *card, uint64_t key, 
 		return GATE_ASKS;
 
 	struct throttle_class *class = throttle_class(&card->throttle, key);
-	struct throttle_gate gate = {.end_ns = end_of_turn(card), .window_ns = card->window_ns};
+	struct throttle_gate gate = {.end_ns = end_of_turn(card),
+				     .window_ns = card_window(card, class)};
 
 	if (!throttle_passes(&card->throttle, class, &gate, now_ns))
 		return GATE_ASKS;

@@ -16,6 +16,7 @@
 #define EVENTS 256 /* kept of one context */
 
 #define WINDOW_NS 1000000 /* under way: so much may go at an old price */
+#define SHORT_NS 25000    /* kernels, of which a quarter more may be */
 
 enum mark_state {
 	MARK_FREE,
@@ -100,6 +101,14 @@ static inline struct throttle_account card_account(struct vgpu_usage_turn *turn)
 
 /* The card of the stream, which need not be the current context's; NULL: there is none. */
 struct launch_card *card_of(struct tenant *tenant, void *stream);
+
+/* Predicted work that may be under way. Fifty launches of 20 us fit in, as programs make them
+ * without a wait. */
+static inline uint64_t card_window(const struct launch_card *card,
+				   const struct throttle_class *class)
+{
+	return card->window_ns + (class->cost_ns < SHORT_NS ? card->window_ns / 4 : 0);
+}
 
 /* Where the others see what we do; another place once the slot was lost. */
 static inline struct vgpu_usage_device *card_published(const struct launch_card *card)

@@ -71,7 +71,7 @@ static uint64_t window_of(const struct launch_card *card, const struct throttle_
 			  uint64_t end_ns)
 {
 	if (class->cost_ns < THROTTLE_LONG_NS)
-		return card->window_ns;
+		return card_window(card, class);
 	return end_ns == UINT64_MAX ? LONG_WINDOW_NS : UINT64_MAX;
 }
 
