@@ -601,8 +601,8 @@ int pools_given_end(struct hook_call *call, int status)
 	return status;
 }
 
-/* Of a pool's memory cuMemFree is a free and a wait in one. It leaves the pool as large as it is: the
- * next trim gives back what it has freed (docs/benchmarks/libvgpu-memory.md). */
+/* Of a pool's memory cuMemFree is a free and a wait in one. It leaves the pool as large as it is:
+ * the next trim gives back what it has freed (docs/benchmarks/libvgpu-memory.md). */
 int pools_free_begin(struct hook_call *call)
 {
 	call->giving = tenant_with_pools();

@@ -378,6 +378,19 @@ bool pool_call_leave(struct tenant *tenant, struct tenant_pool *pool, const stru
 	return true;
 }
 
+/* How large the pool may be, which a call has made grow. Graphs make theirs no larger than what all
+ * of them use; while others are being launched, it may be smaller for a moment. False: the driver
+ * does not say. */
+static bool read_most(const struct tenant *tenant, const struct tenant_pool *pool,
+		      const struct pool_call *call, uint64_t *most)
+{
+	if (!pool_read_reserved(pool, most) || is_giving(tenant))
+		return false;
+	if (graph_use_is_under_way(pool) && call->bytes + call->others > *most)
+		*most = quota_round_up(call->bytes + call->others, POOL_STEP);
+	return true;
+}
+
 /* Makes held what the pool has grown by, as far as this call may have made it grow. The word is
  * another one in any case: whoever is about to lower it may have looked before the pool grew. */
 static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
@@ -392,9 +405,8 @@ static void keep_growth(struct tenant *tenant, struct tenant_pool *pool,
 		uint64_t held = held_of(word);
 		uint64_t reserved;
 
-		/* As much as it may be, while the driver does not say. */
-		if (tries == SETTLE_TRIES || !pool_read_reserved(pool, &reserved) ||
-		    is_counted_on(tenant, pool))
+		/* As much as has been granted, while the driver does not say. */
+		if (tries == SETTLE_TRIES || !read_most(tenant, pool, call, &reserved))
 			reserved = held + call->growth;
 		grown = reserved > held ? reserved - held : 0;
 		if (grown > call->growth)

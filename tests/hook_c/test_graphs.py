@@ -415,6 +415,26 @@ def test_a_trim_takes_nothing_from_a_launch_that_is_under_way(
     assert container.used() == 600 * MIB
 
 
+def test_launches_beside_one_that_does_not_come_to_an_end_count_once(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    """As cuGraphLaunch waits for room in its stream."""
+    streams = [new_stream(tenant) for _ in range(2)]
+    graphs = [captured(tenant, 200 * MIB) for _ in range(2)]
+    gpu.inject("cuGraphLaunch", times=1, delay_seconds=60)
+    tenant.do("begin_call", "cuGraphLaunch", graphs[1].instance, streams[1])
+    while gpu.calls("cuGraphLaunch") == 0:
+        time.sleep(0.001)
+
+    for _ in range(20):
+        assert graphs[0].launch(streams[0]) == 0
+        wait(tenant)
+        assert container.used() <= 2 * 224 * MIB
+    gpu.clear_faults()
+    assert tenant.do("finish") == [0, 0]
+    assert container.used() >= gpu.used_bytes() - STREAMS_BYTES
+
+
 def test_an_instance_that_is_updated_is_asked_anew(tenant: Process, container: Container) -> None:
     graphs = []
     for size in (100 * MIB, 700 * MIB):
