@@ -92,7 +92,7 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 int free_end(struct hook_call *call, int status);
 
 /* Charges the card of the current context for what the driver takes for so many bytes. */
-int charge_current(struct hook_call *call, const void *out, uint64_t bytes);
+int charge_current(struct hook_call *call, const void *out, uint64_t bytes, enum table_kind kind);
 
 /* Ends every allocation that the context held. */
 void memory_forget_context(struct tenant *tenant, uint64_t context);

@@ -75,10 +75,8 @@ static int charge(struct hook_call *call, const void *out, const struct cuda_arr
 
 	uint64_t bytes =
 		levels == 0 ? size_of_array(array, device) : size_of_mipmap(array, levels, device);
-	int status = charge_current(call, out, bytes);
 
-	call->entry.kind = TABLE_ARRAY;
-	return status;
+	return charge_current(call, out, bytes, TABLE_ARRAY);
 }
 
 int array_begin(struct hook_call *call, const void *out, const void *descriptor,

@@ -7,6 +7,7 @@
  * which takes no time then and makes the driver give the memory back. */
 #include "hook.h"
 #include "launch_clock.h"
+#include "slabs.h"
 #include "sys.h"
 
 /* A wait gives back within 0.3 ms of what it waited for (seen on an H100); threads that all give
@@ -54,7 +55,7 @@ static void drop_place(struct tenant *tenant, struct tenant_freed *freed)
 	if (freed->object != 0)
 		object_drop(tenant, freed->object);
 	else
-		quota_give(&tenant->quota, freed->card, freed->bytes);
+		slabs_release(tenant, freed->card, freed->address, freed->bytes);
 	__atomic_store_n(&freed->state, TENANT_FREED_NONE, __ATOMIC_RELEASE);
 	__atomic_sub_fetch(&tenant->freed_count, 1, __ATOMIC_ACQ_REL);
 }
@@ -71,6 +72,7 @@ static bool keep(struct tenant *tenant, const struct table_entry *entry, uint64_
 		__atomic_store_n(&freed->state, TENANT_FREED_NONE, __ATOMIC_RELEASE);
 		return false;
 	}
+	freed->address = entry->handle;
 	freed->bytes = entry->bytes;
 	freed->card = entry->card;
 	freed->owner = entry->owner;
@@ -126,7 +128,8 @@ int free_async_end(struct hook_call *call, int status, void *stream, bool is_thr
 	if (!keep(tenant, &call->entry, 0, stream, context)) {
 		/* As cuMemFree: it comes back now; after a fault, when its context ends. */
 		if (wait_for_stream(tenant, stream))
-			quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
+			slabs_release(tenant, call->entry.card, call->entry.handle,
+				      call->entry.bytes);
 		else
 			(void)table_put(&tenant->table, &call->entry);
 	}

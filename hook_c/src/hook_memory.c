@@ -1,10 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Device memory: reserved before the driver is asked, given back when it refuses or frees. */
 #include "hook.h"
+#include "slabs.h"
+
+static bool reserve(struct tenant *tenant, struct table_entry *entry)
+{
+	if (entry->kind == TABLE_MEMORY)
+		return slabs_reserve(tenant, entry);
+	/* Before a refusal: pools may keep memory that nobody uses. */
+	return quota_take(&tenant->quota, entry->card, entry->bytes) ||
+	       (pools_trim_for(tenant) && quota_take(&tenant->quota, entry->card, entry->bytes));
+}
+
+static void release(struct tenant *tenant, const struct table_entry *entry)
+{
+	if (entry->kind == TABLE_MEMORY)
+		slabs_release(tenant, entry->card, entry->handle, entry->bytes);
+	else
+		quota_give(&tenant->quota, entry->card, entry->bytes);
+}
 
 /* Charges the card of the current context. NULL arguments, 0 bytes and a missing context are the
  * driver's to answer: nothing is charged, and it refuses them itself. */
-int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
+int charge_current(struct hook_call *call, const void *out, uint64_t bytes, enum table_kind kind)
 {
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
@@ -25,22 +43,19 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes)
 
 	int card = device_card(tenant, device);
 
-	/* Before a refusal: pools may keep memory that nobody uses. */
-	if (card < 0 ||
-	    (!quota_take(&tenant->quota, (unsigned int)card, bytes) &&
-	     (!pools_trim_for(tenant) || !quota_take(&tenant->quota, (unsigned int)card, bytes))))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	call->tenant = tenant;
-	call->entry = (struct table_entry){.kind = TABLE_MEMORY,
+	call->entry = (struct table_entry){.kind = kind,
 					   .bytes = bytes,
 					   .owner = (uint64_t)(uintptr_t)context,
 					   .card = (uint32_t)card};
+	if (card < 0 || !reserve(tenant, &call->entry))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	call->tenant = tenant;
 	return CUDA_SUCCESS;
 }
 
 int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes)
 {
-	return charge_current(call, out, bytes);
+	return charge_current(call, out, bytes, TABLE_MEMORY);
 }
 
 int alloc_end(struct hook_call *call, int status, uint64_t pointer)
@@ -50,15 +65,14 @@ int alloc_end(struct hook_call *call, int status, uint64_t pointer)
 	if (tenant == NULL)
 		return status;
 	call->entry.handle = pointer;
-	if (status == CUDA_SUCCESS && table_put(&tenant->table, &call->entry))
-		return CUDA_SUCCESS;
-	if (status == CUDA_SUCCESS) {
-		/* What cannot be recorded could never be given back to the account. */
-		driver.cuMemFree_v2(pointer);
-		status = CUDA_ERROR_OUT_OF_MEMORY;
+	if (status != CUDA_SUCCESS) {
+		slabs_unreserve(tenant, &call->entry);
+		return status;
 	}
-	quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
-	return status;
+	if (slabs_hold(tenant, &call->entry))
+		return CUDA_SUCCESS;
+	driver.cuMemFree_v2(pointer);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The pitch is the driver's secret until it has answered; rows of 512 bytes are its least step. */
@@ -72,7 +86,7 @@ int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_
 	if (__builtin_add_overflow(width, PITCH_STEP - 1, &pitch) ||
 	    __builtin_mul_overflow(pitch / PITCH_STEP * PITCH_STEP, height, &bytes))
 		bytes = UINT64_MAX;
-	return charge_current(call, out, bytes);
+	return charge_current(call, out, bytes, TABLE_MEMORY);
 }
 
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch, uint64_t height)
@@ -81,12 +95,15 @@ int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pit
 	uint64_t bytes = pitch * height; /* no overflow: the driver has given so much */
 
 	if (tenant != NULL && status == CUDA_SUCCESS && bytes != call->entry.bytes) {
-		if (!quota_take(&tenant->quota, call->entry.card, bytes)) {
+		struct table_entry padded = call->entry;
+
+		padded.bytes = bytes;
+		if (!slabs_reserve(tenant, &padded)) {
 			driver.cuMemFree_v2(pointer);
 			status = CUDA_ERROR_OUT_OF_MEMORY;
 		} else {
-			quota_give(&tenant->quota, call->entry.card, call->entry.bytes);
-			call->entry.bytes = bytes;
+			slabs_unreserve(tenant, &call->entry);
+			call->entry = padded;
 		}
 	}
 	return alloc_end(call, status, pointer);
@@ -126,7 +143,7 @@ int free_end(struct hook_call *call, int status)
 	if (status != CUDA_SUCCESS)
 		(void)table_put(&call->tenant->table, &call->entry);
 	else
-		quota_give(&call->tenant->quota, call->entry.card, call->entry.bytes);
+		release(call->tenant, &call->entry);
 	return status;
 }
 
@@ -138,5 +155,5 @@ void memory_forget_context(struct tenant *tenant, uint64_t context)
 	streams_forget_context(tenant, context);
 	freed_forget_context(tenant, context);
 	while (table_take_of_context(&tenant->table, context, &cursor, &entry))
-		quota_give(&tenant->quota, entry.card, entry.bytes);
+		release(tenant, &entry);
 }

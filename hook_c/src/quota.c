@@ -90,8 +90,7 @@ void quota_release(struct quota *quota, unsigned int card, uint64_t bytes)
 	region_sub(quota->region, card, bytes);
 }
 
-/* The small allocations of a process share slabs, so what one of them costs depends on the others.
- * The lock is per process and card and never held over a call of the driver. */
+/* The lock is per process and card and never held over a call of the driver. */
 static void lock_small(struct quota_small *small)
 {
 	while (__atomic_exchange_n(&small->locked, 1, __ATOMIC_ACQUIRE) != 0)
@@ -103,20 +102,28 @@ static void unlock_small(struct quota_small *small)
 	__atomic_store_n(&small->locked, 0, __ATOMIC_RELEASE);
 }
 
+static uint64_t part_of_slab(uint64_t asked)
+{
+	return QUOTA_SLAB_BYTES / (QUOTA_SLAB_BYTES / quota_round_up(asked, QUOTA_SMALL_STEP));
+}
+
 static bool take_small(struct quota *quota, unsigned int card, uint64_t asked)
 {
 	struct quota_small *small = &quota->small[card];
-	uint64_t bytes = quota_round_up(asked, QUOTA_SMALL_STEP);
 	bool granted = true;
 
 	lock_small(small);
-	uint64_t before = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
-	uint64_t after = quota_round_up(small->bytes + bytes, QUOTA_SLAB_BYTES);
 
-	if (after > before)
-		granted = quota_reserve(quota, card, after - before);
-	if (granted)
-		small->bytes += bytes;
+	uint64_t needed = quota_round_up(small->bytes + part_of_slab(asked), QUOTA_SLAB_BYTES);
+
+	if (needed > small->charged) {
+		granted = quota_reserve(quota, card, needed - small->charged);
+		small->charged = granted ? needed : small->charged;
+	}
+	if (granted) {
+		small->bytes += part_of_slab(asked);
+		small->count++;
+	}
 	unlock_small(small);
 	return granted;
 }
@@ -126,13 +133,11 @@ static void give_small(struct quota *quota, unsigned int card, uint64_t asked)
 	struct quota_small *small = &quota->small[card];
 
 	lock_small(small);
-	uint64_t before = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
-
-	small->bytes -= quota_round_up(asked, QUOTA_SMALL_STEP);
-	uint64_t after = quota_round_up(small->bytes, QUOTA_SLAB_BYTES);
-
-	if (after < before)
-		quota_release(quota, card, before - after);
+	small->bytes -= part_of_slab(asked);
+	if (--small->count == 0) {
+		quota_release(quota, card, small->charged);
+		small->charged = 0;
+	}
 	unlock_small(small);
 }
 

@@ -28,7 +28,9 @@ struct quota {
 	struct region *region;
 	struct limits *limits;
 	struct quota_small {
-		uint64_t bytes; /* sum of the living small allocations of this process */
+		uint64_t bytes;   /* of the living small allocations: of each its part of a slab */
+		uint64_t charged; /* whole slabs */
+		uint32_t count;
 		uint32_t locked;
 	} small[VGPU_MAX_DEVICES];
 };
@@ -51,7 +53,9 @@ void quota_drop(struct quota *quota, unsigned int card, uint64_t bytes);
 /* quota_ask, but tries once, and a refusal is none that anybody sees. */
 bool quota_try(struct quota *quota, unsigned int card, uint64_t bytes);
 
-/* What the driver takes for an allocation of so many bytes; give back with the same number. */
+/* What the driver takes for an array of so many bytes; give back with the same number. Small ones
+ * share slabs, and nobody can tell which: each is counted as that part of one that it takes when
+ * all are alike, and what is freed stays charged until no small array is left. */
 bool quota_take(struct quota *quota, unsigned int card, uint64_t asked);
 void quota_give(struct quota *quota, unsigned int card, uint64_t asked);
 

@@ -79,24 +79,55 @@ static bool grow(struct table_shard *shard)
 	return true;
 }
 
+/* Under the lock: the entry's place, whatever stands there; NULL: no memory. */
+static struct table_entry *place_for(struct table_shard *shard, const struct table_entry *entry)
+{
+	if (shard->count >= shard->capacity / 4 * 3 && !grow(shard))
+		return NULL;
+	return &shard->entries[probe(shard, entry->kind, entry->handle)];
+}
+
+/* Under the lock. */
+static void set(struct table_shard *shard, struct table_entry *place,
+		const struct table_entry *entry)
+{
+	__atomic_store_n(&shard->count, shard->count + (place->kind == TABLE_NONE),
+			 __ATOMIC_RELEASE);
+	*place = *entry;
+}
+
 bool table_put(struct table *table, const struct table_entry *entry)
 {
 	struct table_shard *shard = shard_of(table, hash_of(entry->kind, entry->handle));
-	bool done = true;
 
 	lock(shard);
-	if (shard->count >= shard->capacity / 4 * 3)
-		done = grow(shard);
-	if (done) {
-		struct table_entry *place =
-			&shard->entries[probe(shard, entry->kind, entry->handle)];
 
-		__atomic_store_n(&shard->count, shard->count + (place->kind == TABLE_NONE),
-				 __ATOMIC_RELEASE);
-		*place = *entry;
+	struct table_entry *place = place_for(shard, entry);
+
+	if (place != NULL)
+		set(shard, place, entry);
+	unlock(shard);
+	return place != NULL;
+}
+
+bool table_join(struct table *table, const struct table_entry *entry, bool *is_new)
+{
+	struct table_shard *shard = shard_of(table, hash_of(entry->kind, entry->handle));
+
+	lock(shard);
+
+	struct table_entry *place = place_for(shard, entry);
+
+	if (place != NULL) {
+		*is_new = place->kind == TABLE_NONE;
+		if (*is_new) {
+			set(shard, place, entry);
+			place->refs = 0;
+		}
+		place->refs++;
 	}
 	unlock(shard);
-	return done;
+	return place != NULL;
 }
 
 /* Closes the hole, so that no probe ends early: moves up every entry that would be looked for

@@ -22,6 +22,7 @@ enum table_kind {
 	TABLE_GRAPH,   /* CUgraphExec that needs memory */
 	TABLE_BODY,    /* graph that a conditional node runs, by node and which of its bodies */
 	TABLE_TILE, /* part of a sparse array that an object is mapped to, by a number of our own */
+	TABLE_SLAB, /* address of 2 MiB that small allocations are cut from */
 };
 
 struct table_entry {
@@ -31,8 +32,8 @@ struct table_entry {
 			 * object; of graphs the local memory of their kernels */
 	uint32_t card;  /* of graphs the device */
 	uint32_t chain; /* of graphs whose kernels come one after the other: how many, and 1 */
-	uint32_t refs;  /* of contexts, objects and handles; of graphs when they were last launched,
-			 * graph_use.c; of bodies how many the node has */
+	uint32_t refs;  /* of contexts, objects, handles and slabs; of graphs when they were last
+			 * launched,  graph_use.c; of bodies how many the node has */
 	enum table_kind kind;
 };
 
@@ -68,6 +69,9 @@ bool table_take(struct table *table, enum table_kind kind, uint64_t handle,
  * left. False if there is none. */
 bool table_refer(struct table *table, enum table_kind kind, uint64_t handle, int32_t change,
 		 struct table_entry *entry);
+
+/* Adds one to the references of the entry, or puts it with that one. False: no memory. */
+bool table_join(struct table *table, const struct table_entry *entry, bool *is_new);
 
 /* Finds the entry whose range holds the address. Looks at the whole table. */
 bool table_find_range(struct table *table, enum table_kind kind, uint64_t address,

@@ -102,6 +102,7 @@ struct tenant_done {
 struct tenant_freed {
 	uint32_t state;
 	uint32_t card;
+	uint64_t address;
 	uint64_t bytes;  /* as asked */
 	uint64_t owner;  /* the context that it was taken in */
 	uint64_t object; /* or a mapping of an object of cuMemCreate that is being undone; else 0 */
@@ -143,7 +144,8 @@ struct tenant {
 	uint32_t local_locked;                            /* never over a call of the driver */
 	struct tenant_local local[TENANT_MAX_LOCALS];
 	struct tenant_freed freed[TENANT_MAX_FREED];
-	uint64_t last_object; /* number of the last object of cuMemCreate */
+	uint32_t slabs[VGPU_MAX_DEVICES]; /* by card: that small memory holds; slabs.c */
+	uint64_t last_object;             /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */
 	struct tenant_primary {
 		uint32_t charged;

@@ -69,6 +69,50 @@ def test_sizes_are_those_that_the_driver_takes(
     assert container.used() == gpu.used_bytes() == 0
 
 
+@pytest.mark.parametrize(("size", "per_slab"), [(4096, 512), (512 << 10, 4), (700 << 10, 2)])
+def test_small_memory_is_charged_by_the_slab(
+    container: Container, start: Start, gpu: SimulatedGpu, size: int, per_slab: int
+) -> None:
+    """Of 700 KiB two go into 2 MiB, and one piece that is left holds all of them."""
+    container.write(memory_bytes=16 * MIB)
+    tenant = start(container)
+
+    found = [tenant.do("allocate", size) for _ in range(8 * per_slab)]
+    assert {code for code, _ in found} == {0}
+    assert tenant.do("allocate", size)[0] == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() == 16 * MIB
+
+    left: dict[int, int] = {}
+    for _, address in found:
+        if left.setdefault(address // (2 * MIB), address) != address:
+            assert tenant.do("free", address) == 0
+    assert container.used() == gpu.used_bytes() == 16 * MIB
+    assert tenant.do("allocate", 2 * MIB)[0] == OUT_OF_MEMORY
+    # There is room for pieces that need no slab of their own.
+    again = [tenant.do("allocate", size) for _ in range(8 * (per_slab - 1))]
+    assert {code for code, _ in again} == {0}
+    assert container.used() == gpu.used_bytes() == 16 * MIB
+
+    for address in [*left.values(), *(address for _, address in again)]:
+        assert tenant.do("free", address) == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_small_memory_of_a_context_ends_with_it(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    tenant = start(container)
+    before = container.used(), gpu.used_bytes()
+    for _ in range(3):
+        code, context = tenant.do("out", "cuCtxCreate_v2", 0, 0)
+        assert code == 0
+        for size in (1, 700 << 10, MIB, 700 << 10):
+            assert tenant.do("allocate", size)[0] == 0
+        assert container.used() - before[0] == gpu.used_bytes() - before[1]
+        assert tenant.do("call", "cuCtxDestroy_v2", context) == 0
+        assert (container.used(), gpu.used_bytes()) == before
+
+
 def test_pitch_is_charged_as_the_driver_pads_it(
     container: Container, start: Start, gpu: SimulatedGpu
 ) -> None:
