@@ -367,7 +367,7 @@ HOOKED = {
         "pool_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "pool.destroy": Kind("pool_destroy_begin(&call, {pool})", "pool_destroy_end(&call, status)"),
-    "pool.select": Kind(end="pool_select_end(status)"),
+    "pool.select": Kind("pool_select_begin(&call)", "pool_select_end(&call, status)"),
     "pool.set": Kind(instead="pool_set_attribute({pool}, {attribute}, {value})"),
     "pool.get": Kind(end="pool_get_end(status, {pool}, {attribute}, {value})"),
     "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),

@@ -29,6 +29,7 @@ struct hook_call {
 	struct tenant *tenant; /* NULL: nothing to do at the end */
 	struct table_entry entry;
 	struct tenant_pool *pool; /* hook_pool.c */
+	uint64_t selections;      /* hook_pool.c; when that was the device's own */
 	struct pool_call pool_call;
 	uint64_t held;
 	struct tenant *giving;       /* hook_pool.c; NULL: there is no pool */
@@ -37,7 +38,8 @@ struct hook_call {
 	struct table_entry graph;
 	struct launch_card *gate; /* hook_launch.c, launch_sync.c */
 	bool is_marked;
-	bool is_counted; /* among the waits for the card */
+	bool is_of_device; /* the pool */
+	bool is_counted;   /* among the waits for the card */
 	uint64_t begun_ns;
 };
 
@@ -150,7 +152,8 @@ int graph_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_begin(struct hook_call *call, const void *parameters);
 int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
-int pool_select_end(int status);
+int pool_select_begin(struct hook_call *call);
+int pool_select_end(struct hook_call *call, int status);
 int pool_set_attribute(void *pool, int attribute, void *value);
 int pool_get_end(int status, void *pool, int attribute, void *value);
 

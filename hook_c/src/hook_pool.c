@@ -16,6 +16,9 @@
 #define END_WAIT_NS 50000
 #define END_WAITS 200000 /* 10 s */
 
+#define SELECTION UINT64_C(1)
+#define SELECTION_VERSION (UINT64_C(1) << 16)
+
 #define PIECE 512 /* what a pool cuts its memory into */
 
 /* Neither an allocation nor a trim waits for the card. */
@@ -177,13 +180,35 @@ static void forget_current(struct tenant *tenant)
 	__atomic_add_fetch(&tenant->pools_version, 1, __ATOMIC_ACQ_REL);
 }
 
-int pool_select_end(int status)
+int pool_select_begin(struct hook_call *call)
 {
-	struct tenant *tenant = tenant_joined();
+	call->tenant = tenant_joined();
+	if (call->tenant != NULL)
+		__atomic_add_fetch(&call->tenant->selections, SELECTION, __ATOMIC_SEQ_CST);
+	return CUDA_SUCCESS;
+}
 
-	if (tenant != NULL)
-		forget_current(tenant);
+int pool_select_end(struct hook_call *call, int status)
+{
+	if (call->tenant == NULL)
+		return status;
+	forget_current(call->tenant);
+	__atomic_add_fetch(&call->tenant->selections, SELECTION_VERSION - SELECTION,
+			   __ATOMIC_SEQ_CST);
 	return status;
+}
+
+static uint64_t load_selections(const struct tenant *tenant)
+{
+	return __atomic_load_n(&tenant->selections, __ATOMIC_SEQ_CST);
+}
+
+/* Whether the driver may have taken the memory from another pool than the one that was charged. */
+static bool is_elsewhere(const struct tenant *tenant, const struct hook_call *call)
+{
+	uint64_t now = load_selections(tenant);
+
+	return call->is_of_device && (now != call->selections || now % SELECTION_VERSION != 0);
 }
 
 static struct tenant_pool *pool_of_graphs(struct tenant *tenant, int device)
@@ -415,6 +440,8 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	call->pool_call.bytes = bytes;
 	call->pool_call.growth = 0;
 	call->pool_call.waits = 0;
+	call->is_of_device = !has_handle;
+	call->selections = load_selections(tenant);
 	call->pool = has_handle ? pool_of_handle(tenant, handle) : pool_of_device(tenant, device);
 	if (call->pool == NULL)
 		return has_handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -439,12 +466,12 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 	return begin(call, out, bytes, pool, true, stream, is_thread);
 }
 
-/* Whether the pool has no more than is granted now. What the driver has given past that the program
- * has not seen: at once back with it. */
+/* Whether the pool has no more than is granted now. What the driver has given past that, or from
+ * elsewhere, the program has not seen: at once back with it. */
 static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			int status, uint64_t pointer)
+			int status, uint64_t pointer, bool elsewhere)
 {
-	bool is_granted = pool_call_end(tenant, pool, call);
+	bool is_granted = pool_call_end(tenant, pool, call) && !elsewhere;
 
 	if (!is_granted && status == CUDA_SUCCESS) {
 		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -453,7 +480,7 @@ static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct 
 		exchange_capture_mode(&mode);
 		freed = driver.cuMemFree_v2(pointer);
 		exchange_capture_mode(&mode);
-		if (freed == CUDA_SUCCESS)
+		if (freed == CUDA_SUCCESS && !elsewhere)
 			__atomic_add_fetch(&pool->undone, (call->bytes + PIECE - 1) / PIECE * PIECE,
 					   __ATOMIC_SEQ_CST);
 		trim(tenant, pool, 0);
@@ -469,17 +496,22 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 	struct tenant *tenant = call->tenant;
 	struct tenant_pool *pool = call->pool;
 
-	if (tenant == NULL || pool_call_leave(tenant, pool, &call->pool_call))
+	if (tenant == NULL)
 		return status;
-	if (!settle_call(tenant, pool, &call->pool_call, status, *out)) {
-		/* Once more, if there is room for the most that it can take. */
+
+	bool elsewhere = is_elsewhere(tenant, call);
+
+	if (!elsewhere && pool_call_leave(tenant, pool, &call->pool_call))
+		return status;
+	if (!settle_call(tenant, pool, &call->pool_call, status, *out, elsewhere)) {
+		/* Once more, from that pool, if there is room for the most that it can take. */
 		status = CUDA_ERROR_OUT_OF_MEMORY;
 		trim_all(tenant, &call->pool_call.waits);
 		if (pool_call_begin(tenant, pool, &call->pool_call)) {
 			if (stream == NULL && is_thread)
 				stream = (void *)STREAM_PER_THREAD;
 			status = driver.cuMemAllocFromPoolAsync(out, bytes, pool->handle, stream);
-			if (!settle_call(tenant, pool, &call->pool_call, status, *out))
+			if (!settle_call(tenant, pool, &call->pool_call, status, *out, false))
 				status = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}

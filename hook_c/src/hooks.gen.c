@@ -267,9 +267,13 @@ EXPORT int cuDeviceSetMemPool(int a0, void *a1);
 EXPORT int cuDeviceSetMemPool(int a0, void *a1)
 {
 	HOOK_ENTER(cuDeviceSetMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuDeviceSetMemPool(a0, a1);
+	struct hook_call call;
+	int status = pool_select_begin(&call);
 
-	return pool_select_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuDeviceSetMemPool(a0, a1);
+	return pool_select_end(&call, status);
 }
 
 EXPORT int cuDeviceTotalMem(unsigned int *total, int device);
@@ -1195,9 +1199,13 @@ EXPORT int cuMemSetMemPool(void *a0, int a1, void *a2);
 EXPORT int cuMemSetMemPool(void *a0, int a1, void *a2)
 {
 	HOOK_ENTER(cuMemSetMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuMemSetMemPool(a0, a1, a2);
+	struct hook_call call;
+	int status = pool_select_begin(&call);
 
-	return pool_select_end(status);
+	if (status != 0)
+		return status;
+	status = driver.cuMemSetMemPool(a0, a1, a2);
+	return pool_select_end(&call, status);
 }
 
 EXPORT int cuMemUnmap(uint64_t address, size_t bytes);

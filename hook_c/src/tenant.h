@@ -129,6 +129,7 @@ struct tenant {
 	uint32_t contexts;      /* living ones of this process */
 	uint32_t tiles;         /* 1: there may be some in the table */
 	struct waits waits;
+	uint64_t selections;  /* of devices' pools: how many are under way, and a version */
 	struct region region; /* every launch reads its slot */
 	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];

@@ -313,6 +313,24 @@ def test_a_pool_is_not_destroyed_while_another_thread_asks_about_it(
         assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
 
 
+def test_a_pool_that_becomes_the_devices_own_under_a_call_gives_it_nothing_uncounted(
+    tenant: Process, container: Container, gpu: SimulatedGpu, hold: Callable[..., None]
+) -> None:
+    code, pool = tenant.do("pool", 0)
+    assert code == 0
+    assert tenant.do("out", "cuMemAllocAsync", 32 * MIB, 0)[0] == 0
+    hold(BEFORE, size=600 * MIB)
+
+    assert tenant.do("call", "cuDeviceSetMemPool", 0, pool) == 0
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == 0
+    assert container.used() >= gpu.used_bytes() == 640 * MIB
+    assert tenant.do("allocate", 600 * MIB)[0] == OUT_OF_MEMORY
+    code, address = tenant.do("out", "cuMemAllocAsync", 100 * MIB, 0)
+    assert code == 0
+    assert container.used() == gpu.used_bytes() == 768 * MIB
+
+
 def test_threads_never_bring_the_account_above_the_limit(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
