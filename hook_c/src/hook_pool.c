@@ -415,6 +415,26 @@ static bool take_tight(struct tenant *tenant, struct tenant_pool *pool, struct p
 		pool_call_begin_tight(tenant, pool, call, is_idle ? POOL_STEP : UINT64_MAX));
 }
 
+/* The capture may end before the driver comes to the allocation, which then takes its memory at
+ * once; from a pool that is known. */
+static int captured_begin(struct hook_call *call, struct tenant *tenant, int device, uint64_t bytes)
+{
+	int status = check_node(tenant, device, bytes);
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	struct tenant_pool *pool;
+
+	if (status != CUDA_SUCCESS)
+		return status;
+	exchange_capture_mode(&mode);
+	pool = find_current(tenant, device);
+	exchange_capture_mode(&mode);
+	if (pool != NULL)
+		pool_unpin(pool);
+	call->tenant = tenant;
+	call->pool = NULL;
+	return CUDA_SUCCESS;
+}
+
 static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *handle,
 		 bool has_handle, void *stream, bool is_thread)
 {
@@ -435,7 +455,7 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	if (device < 0)
 		return CUDA_SUCCESS; /* no context: the driver says so itself */
 	if (stream_is_captured(stream))
-		return check_node(tenant, device, bytes);
+		return captured_begin(call, tenant, device, bytes);
 
 	call->pool_call.bytes = bytes;
 	call->pool_call.growth = 0;
@@ -490,6 +510,33 @@ static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct 
 	return is_granted || status != CUDA_SUCCESS;
 }
 
+static bool is_any_past(struct tenant *tenant)
+{
+	for (uint32_t i = 0; i < pool_count(tenant); i++)
+		if (!tenant->pool[i].is_graph && pool_is_past(&tenant->pool[i]))
+			return true;
+	return false;
+}
+
+/* Memory that was to be a node's: what was taken at once is counted, or goes back at once. A node's
+ * own cannot be freed. */
+static int captured_end(struct tenant *tenant, int status, uint64_t pointer)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	int waits = 0;
+
+	pools_settle(tenant);
+	if (status != CUDA_SUCCESS || !is_any_past(tenant))
+		return status;
+	exchange_capture_mode(&mode);
+	if (driver.cuMemFree_v2(pointer) == CUDA_SUCCESS) {
+		status = CUDA_ERROR_OUT_OF_MEMORY;
+		trim_all(tenant, &waits);
+	}
+	exchange_capture_mode(&mode);
+	return status;
+}
+
 int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
 		   bool is_thread)
 {
@@ -498,6 +545,8 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 
 	if (tenant == NULL)
 		return status;
+	if (pool == NULL)
+		return captured_end(tenant, status, *out);
 
 	bool elsewhere = is_elsewhere(tenant, call);
 

@@ -331,6 +331,32 @@ def test_a_pool_that_becomes_the_devices_own_under_a_call_gives_it_nothing_uncou
     assert container.used() == gpu.used_bytes() == 768 * MIB
 
 
+@pytest.mark.parametrize(("before", "code"), [(0, 0), (600 * MIB, OUT_OF_MEMORY)])
+def test_a_capture_that_ends_under_an_allocation_gives_it_nothing_uncounted(
+    tenant: Process,
+    container: Container,
+    gpu: SimulatedGpu,
+    hold: Callable[..., None],
+    before: int,
+    code: int,
+) -> None:
+    """It was to become a node of a graph, and takes its memory at once."""
+    stream = tenant.do("out", "cuStreamCreate", 1)[1]
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 2) == 0
+    gpu.inject(BEFORE, times=1, delay_seconds=2 * DEADLINE_SECONDS)
+    tenant.do("begin", BEFORE, 600 * MIB, stream)
+    while gpu.calls(BEFORE) == 0:
+        time.sleep(0.001)
+
+    assert tenant.do("capture_end", stream)[0] == 0
+    if before:
+        assert tenant.do("allocate", before)[0] == 0
+    gpu.clear_faults()
+    assert tenant.do("finish")[0] == code
+    assert container.used() >= gpu.used_bytes()
+    assert gpu.used_bytes() == (before or 608 * MIB)
+
+
 def test_threads_never_bring_the_account_above_the_limit(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
