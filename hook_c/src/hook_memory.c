@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Device memory: reserved before the driver is asked, given back when it refuses or frees. */
 #include "hook.h"
+#include "launch_streams.h"
 #include "slabs.h"
 
 static bool reserve(struct tenant *tenant, struct table_entry *entry)
@@ -124,9 +125,15 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 {
 	struct tenant *tenant = tenant_joined();
 
-	if (!find_memory(call, pointer) && tenant != NULL) /* it may be a pool's */
-		streams_note(tenant,
-			     stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
+	if (stream == NULL && is_thread)
+		stream = (void *)STREAM_PER_THREAD;
+	if (!find_memory(call, pointer)) {
+		if (tenant != NULL) /* it may be a pool's */
+			streams_note(tenant, stream);
+	} else if (stream_is_captured(stream)) { /* now; its capture may be over at the end */
+		(void)table_put(&tenant->table, &call->entry);
+		call->tenant = NULL;
+	}
 	return CUDA_SUCCESS;
 }
 

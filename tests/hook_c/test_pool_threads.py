@@ -357,6 +357,24 @@ def test_a_capture_that_ends_under_an_allocation_gives_it_nothing_uncounted(
     assert gpu.used_bytes() == (before or 608 * MIB)
 
 
+def test_a_capture_that_ends_under_a_free_leaves_charged_what_is_not_freed(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    address = tenant.do("allocate", 600 * MIB)[1]
+    stream = tenant.do("out", "cuStreamCreate", 1)[1]
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, 2) == 0
+    gpu.inject("cuStreamIsCapturing", times=1, delay_seconds=2 * DEADLINE_SECONDS)
+    tenant.do("begin_call", "cuMemFreeAsync", address, stream)
+    while gpu.calls("cuStreamIsCapturing") == 0:
+        time.sleep(0.001)
+
+    assert tenant.do("capture_end", stream)[0] == 0
+    gpu.clear_faults()
+    assert tenant.do("finish") == [0, 0]
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes()
+
+
 def test_threads_never_bring_the_account_above_the_limit(
     tenant: Process, container: Container, gpu: SimulatedGpu
 ) -> None:
