@@ -15,7 +15,7 @@
 #define LINES 8    /* contexts of one process on one card */
 #define EVENTS 256 /* kept of one context */
 
-#define WINDOW_NS 1000000 /* under way: so much may go at an old price */
+#define WINDOW_NS 1000000 /* under way, in a turn or of a small share */
 #define SHORT_NS 25000    /* kernels, of which a quarter more may be */
 
 enum mark_state {

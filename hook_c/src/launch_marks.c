@@ -149,6 +149,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 	card->stream_count = 0; /* the next launch is likely to be in the same one */
 
 	uint64_t dry_ns = card->throttle.queue_end_ns;
+	bool is_known = card->throttle.is_known_dry;
 
 	card_unlock(card);
 
@@ -166,13 +167,15 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	leave_context(was_entered);
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
-	if (is_idle) {
+	/* A copy may be under way by now: until just before, a card that is known to have been dry
+	 * did nothing of ours. */
+	if (is_idle || (is_known && mark->closed_ns > dry_ns)) {
 		uint64_t now_ns = clock_ns();
 
 		card_lock(card);
 		if (mark->interval.launches != 0)
 			throttle_late(&card->throttle, &mark->interval, now_ns - dry_ns);
-		if (start != NO_STREAM)
+		if (is_idle && start != NO_STREAM)
 			throttle_bracket(&card->throttle, &mark->interval, now_ns);
 		card_unlock(card);
 	}

@@ -6,7 +6,6 @@
 #include "launch_window.h"
 
 #define LONG_WINDOW_NS 5000000 /* the same of long kernels, and where there are several cards */
-#define FULL_NS 250000         /* to sleep with that much under way */
 #define UNKNOWN_WAITS 2500     /* of 20 us, for launches of a kernel to be measured */
 #define UNKNOWN_LOOKS 40       /* before the first of them */
 #define LOOK_NS 5000
@@ -65,6 +64,20 @@ static bool is_awaited(const struct launch_card *card, const struct tenant *tena
 	       window_is_behind(card, tenant);
 }
 
+/* Predicted work of short kernels that may be under way, and go at an old price. Who has most of
+ * the card pays back soon what it took too much, and loses most when its thread wakes late. */
+static uint64_t window_under(const struct launch_card *card, uint32_t percent)
+{
+	if (card->window_end != &never_ends)
+		return LONG_WINDOW_NS;
+	if (card->gate_end != &never_ends)
+		return WINDOW_NS;
+
+	uint64_t window_ns = percent < 100 ? WINDOW_NS * 100 / (100 - percent) : LONG_WINDOW_NS;
+
+	return window_ns < LONG_WINDOW_NS ? window_ns : LONG_WINDOW_NS;
+}
+
 /* Predicted work that may be under way. Each long kernel has a mark of its own, and the end of the
  * turn is bound enough. */
 static uint64_t window_of(const struct launch_card *card, const struct throttle_class *class,
@@ -103,7 +116,7 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	/* A mark that cannot be taken because all are: as good as too much under way. */
 	if (start_ns - now_ns >= window_of(card, class, end_ns) ||
 	    card->mark[card->head % MARKS].state != MARK_FREE) {
-		*sleep_ns = class->fickle != 0 ? POLL_NS : FULL_NS;
+		*sleep_ns = class->fickle != 0 ? POLL_NS : card->window_ns / 4;
 		return VERDICT_FULL;
 	}
 	return VERDICT_GO;
@@ -153,7 +166,7 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 			policy_is_joint(tenant) && (policy.percent < 100 || policy.is_gated)
 				? &tenant->region.usage->turn[0].window_end_ns
 				: &never_ends;
-		card->window_ns = card->window_end == &never_ends ? WINDOW_NS : LONG_WINDOW_NS;
+		card->window_ns = window_under(card, policy.percent);
 		card_publish_pending(card);
 		card->throttle.may_wait = card->window_end != &never_ends;
 
