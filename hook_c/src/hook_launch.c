@@ -117,11 +117,13 @@ static void gate_slowly(struct hook_call *call, struct launch_card *card, struct
 		return; /* the driver says so itself */
 	marks_begin_line(card, context, stream);
 
-	bool has_waited = false;
+	struct launch_waited waited = {0};
 
-	launch_pass(card, tenant, launch.key, &has_waited);
-	/* A turn begins with a mark: the card's change of contexts is nobody's work. */
-	add_measured(call, card, launch, stream, context, has_waited);
+	launch_pass(card, tenant, launch.key, &waited);
+	/* A turn begins with a mark: the card's change of contexts is nobody's work. So does, now
+	 * and then, what comes after a wait for credit. */
+	add_measured(call, card, launch, stream, context,
+		     waited.for_turn || (waited.for_credit && marks_have_drifted(card)));
 }
 
 static inline struct launch_card *card_at_hand(struct tenant *tenant, void *stream)

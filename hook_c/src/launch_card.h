@@ -29,6 +29,7 @@ struct mark {
 	uint32_t count; /* of events; 0: none could be recorded, the time of finding out counts */
 	uint64_t context;
 	uint64_t closed_ns; /* when it was made, or last seen unfinished: not before */
+	uint64_t latest_ns; /* nor after; 0: that is not known */
 	struct throttle_interval interval;
 	void *event[STREAMS];
 };
@@ -65,6 +66,7 @@ struct launch_card {
 	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
 	uint32_t wanted_gate; /* what the gate then said */
 	uint64_t gated_ns;    /* since when a turn is waited for; 0: it is not */
+	uint64_t aligned_ns;  /* when a mark was last made on an idle card */
 	uint32_t head;        /* of the marks; the next to be taken */
 	uint32_t tail;        /* the oldest unfinished */
 	struct mark mark[MARKS];

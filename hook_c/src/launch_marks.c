@@ -4,6 +4,8 @@
 #include "hook_launch.h"
 #include "launch_streams.h"
 
+#define DRIFT_NS 50000000 /* in which clocks of 100 ppm come to differ by 5 us */
+
 static struct line *line_of(struct launch_card *card, uint64_t context)
 {
 	struct line *empty = NULL;
@@ -144,6 +146,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 		stream[count++] = start;
 	mark->context = card->stream_count != 0 ? card->context : context;
 	mark->closed_ns = clock_ns();
+	mark->latest_ns = 0;
 	mark->interval = throttle_close(&card->throttle);
 	mark->interval.is_in_order = count == 1;
 	card->stream_count = 0; /* the next launch is likely to be in the same one */
@@ -175,11 +178,24 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 		card_lock(card);
 		if (mark->interval.launches != 0)
 			throttle_late(&card->throttle, &mark->interval, now_ns - dry_ns);
+		/* Where no other container's work can be in between, an idle card comes to it at
+		 * once. */
+		if (is_idle && card->gate_end == &never_ends) {
+			mark->latest_ns = now_ns + THROTTLE_START_NS;
+			card->aligned_ns = now_ns;
+		}
 		if (is_idle && start != NO_STREAM)
 			throttle_bracket(&card->throttle, &mark->interval, now_ns);
 		card_unlock(card);
 	}
 	__atomic_store_n(&mark->state, MARK_RECORDED, __ATOMIC_RELEASE);
+}
+
+bool marks_have_drifted(const struct launch_card *card)
+{
+	uint64_t now_ns = clock_ns();
+
+	return card->throttle.queue_end_ns < now_ns && now_ns - card->aligned_ns > DRIFT_NS;
 }
 
 /* When the last of the mark's events happened: 0 if one has not. */
@@ -243,6 +259,8 @@ static bool finish(struct launch_card *card, struct mark *mark)
 		card_unlock(card);
 		return false;
 	}
+	if (mark->latest_ns != 0 && end_ns > mark->latest_ns)
+		end_ns = mark->latest_ns;
 	end_ns = end_ns > now_ns ? now_ns : end_ns < mark->closed_ns ? mark->closed_ns : end_ns;
 
 	uint64_t busy_ns = throttle_finish(&card->throttle, &mark->interval, end_ns, now_ns);

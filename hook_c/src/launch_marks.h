@@ -23,4 +23,8 @@ void marks_harvest_all(const struct tenant *tenant);
  * of meanwhile. */
 bool marks_is_busy(struct launch_card *card);
 
+/* Under the lock: whether it is time for a mark on an idle card, which there is now: it keeps the
+ * card's clock and ours together. */
+bool marks_have_drifted(const struct launch_card *card);
+
 #endif

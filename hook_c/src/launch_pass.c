@@ -146,7 +146,7 @@ static void wait_at_gate(struct launch_card *card, uint32_t seen)
 }
 
 struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tenant, uint64_t key,
-				   bool *has_waited)
+				   struct launch_waited *waited)
 {
 	for (unsigned int unknown = 0;;) {
 		marks_harvest_all(tenant);
@@ -204,7 +204,8 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		card_unlock(card);
 		if (verdict != VERDICT_FULL || is_fickle || marks_are_over(card))
 			marks_set(card, NO_STREAM, 0);
-		*has_waited |= verdict == VERDICT_GATE;
+		waited->for_turn |= verdict == VERDICT_GATE;
+		waited->for_credit |= verdict == VERDICT_SLEEP;
 		if (verdict == VERDICT_GATE)
 			wait_at_gate(card, seen);
 		else if (verdict == VERDICT_SPIN)

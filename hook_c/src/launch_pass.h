@@ -5,9 +5,14 @@
 
 #include "launch_card.h"
 
-/* Looks at everything, and waits as long as it has to. Returns with the lock held. `has_waited`:
- * for a turn of the card. */
+/* What a launch has waited for. */
+struct launch_waited {
+	bool for_turn;
+	bool for_credit;
+};
+
+/* Looks at everything, and waits as long as it has to. Returns with the lock held. */
 struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tenant, uint64_t key,
-				   bool *has_waited);
+				   struct launch_waited *waited);
 
 #endif
