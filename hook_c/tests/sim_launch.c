@@ -1449,7 +1449,7 @@ static void test_collectives_get_on_under_a_limit(void)
 			start_ranks((struct program){.kernel_ns = lengths_us[i] * SIM_US,
 						     .collective_ns = 200 * SIM_US});
 			sim_run(RUN_NS);
-		CHECK(done(0, 0, RUN_NS) > limit[j].least);
+			CHECK(done(0, 0, RUN_NS) > limit[j].least);
 			CHECK(share(0, RUN_NS) < limit[j].percent + 1.5);
 			CHECK(share_on(1, 1, RUN_NS) < limit[j].percent + 1.5);
 		}
