@@ -57,16 +57,16 @@ struct launch_card {
 	const uint64_t *window_end; /* of all cards; never_ends for a single one */
 	uint64_t window_ns;
 	void *stream[STREAMS];
-	struct throttle throttle __attribute__((aligned(64)));
 	const struct region *region;
+	struct throttle throttle __attribute__((aligned(64)));
 	uint32_t harvesting; /* one thread at a time, and never waited for */
 	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
 	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
-	uint32_t wanted_gate; /* what the gate then said */
 	uint64_t gated_ns;    /* since when a turn is waited for; 0: it is not */
 	uint64_t aligned_ns;  /* when a mark was last made on an idle card */
+	uint32_t wanted_gate; /* what the gate said when the arbiter was told */
 	uint32_t head;        /* of the marks; the next to be taken */
 	uint32_t tail;        /* the oldest unfinished */
 	struct mark mark[MARKS];
