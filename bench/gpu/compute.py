@@ -37,12 +37,17 @@ Maker = Callable[[], list[Table]]
 
 def makers(slices: Slices, args: argparse.Namespace) -> dict[str, Maker]:
     """Return what fills each table, in order of need."""
-    stamped = [name for name, workload in WORKLOADS.items() if not workload.torch]
-    torch = [name for name, workload in WORKLOADS.items() if workload.torch]
+    asked = {name: WORKLOADS[name] for name in args.workload or WORKLOADS}
+    stamped = [name for name, workload in asked.items() if not workload.torch]
+    torch = [name for name, workload in asked.items() if workload.torch]
     cases = list(together.CASES)
     if args.simulated:  # no PyTorch there
         torch = []
-        cases = [name for name in cases if all(work in stamped for _, work in together.CASES[name])]
+        cases = [
+            name
+            for name in cases
+            if not any(WORKLOADS[work].torch for _, work in together.CASES[name])
+        ]
     if args.cards > 1:
         return {"ranks": lambda: [cards.table_ranks(slices, args.cards)]}
     return {
@@ -76,6 +81,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--cards", type=int, default=1, help="only what so many do together")
     parser.add_argument("--card", type=int, default=0, help="the number of the first one")
     parser.add_argument("--table", action="append", help="default: all of them")
+    parser.add_argument("--workload", action="append", help="default: all; alone on a card")
     parser.add_argument("--library", type=Path, default=BUILD / "libvgpu.so", metavar="LIB")
     parser.add_argument("--arbiter", type=Path, default=BUILD / "libvgpu-arbiter.so")
     parser.add_argument("--peer", type=Path, metavar="LIB", help="another limiter to compare with")
