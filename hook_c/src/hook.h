@@ -41,6 +41,7 @@ struct hook_call {
 	bool is_of_device; /* the pool */
 	bool is_counted;   /* among the waits for the card */
 	uint64_t begun_ns;
+	uint64_t launches; /* that were made before the wait; launch_sync.c */
 };
 
 /* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */

@@ -68,14 +68,17 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 			 void *stream, uint64_t context, bool must_mark)
 {
 	struct throttle *throttle = &card->throttle;
-	struct throttle_class *class = throttle_class(throttle, launch.key);
-	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
 	uint64_t now_ns = clock_ns();
 
 	if (throttle_is_in_doubt(throttle, now_ns) && marks_is_busy(card)) {
 		now_ns = clock_ns();
 		must_mark |= throttle_not_dry(throttle, now_ns);
 	}
+
+	/* Only now: the lock was let go of to look. */
+	struct throttle_class *class = throttle_class(throttle, launch.key);
+	bool is_sampled = throttle_must_sample(class) || class->cost_ns >= THROTTLE_LONG_NS;
+
 	must_mark |= throttle_must_part(throttle, class);
 	/* A sample lies between two marks of its own. */
 	must_mark |=
@@ -207,7 +210,12 @@ void gate_begin(struct hook_call *call, struct tenant *tenant, struct launch lau
 	}
 	marks_harvest(card);
 	card_lock(card);
-	add_measured(call, card, launch, stream, card->context, false);
+	if (card->context != 0 && __atomic_load_n(&launch_words.contexts, __ATOMIC_RELAXED) == 1) {
+		add_measured(call, card, launch, stream, card->context, false);
+		return;
+	}
+	card_unlock(card);
+	gate_slowly(call, card, tenant, launch, stream);
 }
 
 void gate_end(struct hook_call *call)

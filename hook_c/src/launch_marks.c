@@ -195,7 +195,8 @@ bool marks_have_drifted(const struct launch_card *card)
 {
 	uint64_t now_ns = clock_ns();
 
-	return card->throttle.queue_end_ns < now_ns && now_ns - card->aligned_ns > DRIFT_NS;
+	return card->gate_end == &never_ends && card->throttle.queue_end_ns < now_ns &&
+	       now_ns - card->aligned_ns > DRIFT_NS;
 }
 
 /* When the last of the mark's events happened: 0 if one has not. */

@@ -22,6 +22,7 @@ static void begin_wait(struct hook_call *call, struct launch_card *card)
 	if (throttle_is_in_doubt(&card->throttle, call->begun_ns) && !marks_is_busy(card) &&
 	    throttle_is_in_doubt(&card->throttle, call->begun_ns))
 		throttle_dry(&card->throttle);
+	call->launches = throttle_launches(&card->throttle);
 	call->is_counted = !throttle_is_dry(&card->throttle);
 	if (call->is_counted)
 		count_sync(card, 1);
@@ -60,7 +61,9 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 
 	marks_harvest(card);
 	card_lock(card);
-	if (status == CUDA_SUCCESS && (is_all || card->only_stream == stream)) {
+	/* What another thread has launched meanwhile was not waited for. */
+	if (status == CUDA_SUCCESS && (is_all || card->only_stream == stream) &&
+	    call->launches == throttle_launches(&card->throttle)) {
 		throttle_drained(&card->throttle, now_ns - call->begun_ns > SHORT_WAIT_NS, now_ns);
 		card->only_stream = NO_STREAM;
 	}
@@ -88,5 +91,5 @@ int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_th
 		stream = (void *)STREAM_PER_THREAD;
 	/* Each thread has another one of that name. */
 	return end_sync(call, status, false,
-			stream == (void *)STREAM_PER_THREAD ? SEVERAL_STREAMS : stream);
+			stream == (void *)STREAM_PER_THREAD ? NO_STREAM : stream);
 }

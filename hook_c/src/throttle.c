@@ -67,18 +67,13 @@ static uint32_t batch_of(const struct throttle_class *class)
 	return class->proven < THROTTLE_TRUSTED ? 1 + class->proven / THROTTLE_TRUST : UINT32_MAX;
 }
 
-static uint64_t all_launches(const struct throttle *throttle)
-{
-	return throttle->closed_launches + throttle->open.launches;
-}
-
 bool throttle_begin_batch(struct throttle *throttle, struct throttle_class *class)
 {
 	if (class->left != 0 || class->samples == 0)
 		return true;
 	if (throttle->finished < class->batch_begun && !throttle->may_wait)
 		return false;
-	class->batch_begun = all_launches(throttle);
+	class->batch_begun = throttle_launches(throttle);
 	class->left = batch_of(class);
 	return true;
 }
@@ -164,6 +159,7 @@ static void close_bracket(struct throttle *throttle, struct throttle_interval *c
 	/* Some take longer, because the driver's memory has left the caches. */
 	if (throttle->launch_ns != 0)
 		launch_ns = least(launch_ns, (15 * throttle->launch_ns + launch_ns) / 16);
+	launch_ns = least(launch_ns, LONGEST_LAUNCH_NS);
 	throttle->launch_ns = launch_ns;
 	throttle->later_ns = (uint16_t)less(launch_ns + THROTTLE_AFTER_NS, THROTTLE_START_NS);
 }
@@ -258,7 +254,7 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->fickle = MOST_FICKLE;
 		/* All that is out went at the old price. */
 		class->proven = THROTTLE_TRUSTED;
-		class->batch_begun = all_launches(throttle);
+		class->batch_begun = throttle_launches(throttle);
 		class->left = 0;
 	} else if (is_far_above(expected_ns, busy_ns))
 		class->until_sample = 1;

@@ -176,6 +176,11 @@ static inline bool throttle_is_due(const struct throttle *throttle,
 }
 
 /* Whether the card is known to have nothing left of what was launched. */
+static inline uint64_t throttle_launches(const struct throttle *throttle)
+{
+	return throttle->closed_launches + throttle->open.launches;
+}
+
 static inline bool throttle_is_dry(const struct throttle *throttle)
 {
 	return throttle->is_known_dry || throttle_pending(throttle) == 0;

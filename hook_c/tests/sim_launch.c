@@ -528,7 +528,7 @@ static void contain(unsigned int number, uint32_t percent, uint32_t alone)
 	contain_on(number, 1, percent, alone);
 }
 
-static unsigned int start(struct program what, uint64_t start_ns)
+static unsigned int start_as(struct program what, uint64_t start_ns, void (*body)(unsigned int))
 {
 	struct program *own = &program[programs++];
 	unsigned int slot = usage[what.container].slots_high++;
@@ -542,7 +542,12 @@ static unsigned int start(struct program what, uint64_t start_ns)
 	own->tenant.region.usage = &usage[what.container];
 	own->tenant.region.slot = slot;
 	usage[what.container].slot[slot].state = VGPU_SLOT_LIVE;
-	return sim_spawn(work, start_ns);
+	return sim_spawn(body, start_ns);
+}
+
+static unsigned int start(struct program what, uint64_t start_ns)
+{
+	return start_as(what, start_ns, work);
 }
 
 static void start_arbiter(void)
@@ -797,6 +802,56 @@ static void test_idle_time_before_a_fill_is_not_charged(void)
 			       .fill_ns = 100 * SIM_US};
 
 	CHECK(is_near("wait, pause, fill", alone(what, 50), alone(what, 100), 0.5));
+}
+
+static bool seen_dry[4];
+
+static void launch_once(unsigned int number, uintptr_t stream)
+{
+	struct hook_call call = {0};
+
+	gate_begin(&call, &program[number].tenant, (struct launch){.key = 1}, (void *)stream);
+	sim_launch(card_under((void *)stream), 400 * SIM_US, 0);
+	gate_end(&call);
+}
+
+/* Waits that do not wait for what was launched last, and one that does. */
+static void wait_for_less(unsigned int number)
+{
+	const struct throttle *throttle;
+	struct hook_call call = {0};
+	struct hook_call whole = {0};
+
+	for (unsigned int i = 0; i < 3; i++) {
+		launch_once(number, 16);
+		launch_once(number, 17);
+	}
+	throttle = &launch_words.cards[0].throttle;
+	sync_begin(&call);
+	stream_sync_end(&call, CUDA_SUCCESS, (void *)STREAM_PER_THREAD, false);
+	seen_dry[0] = throttle->is_known_dry;
+	sync_begin(&call);
+	stream_sync_end(&call, CUDA_SUCCESS, NULL, true);
+	seen_dry[1] = throttle->is_known_dry;
+	sync_begin(&call);
+	sim_synchronize(0);
+	launch_once(number, 16); /* another thread's */
+	context_sync_end(&call, CUDA_SUCCESS);
+	seen_dry[2] = throttle->is_known_dry;
+	sync_begin(&whole);
+	sim_synchronize(0);
+	context_sync_end(&whole, CUDA_SUCCESS);
+	seen_dry[3] = throttle->is_known_dry;
+}
+
+static void test_a_wait_for_less_than_everything_leaves_the_card_busy(void)
+{
+	begin();
+	contain(0, 50, 1);
+	start_as((struct program){.kernel_ns = 400 * SIM_US}, 0, wait_for_less);
+	sim_run(100 * SIM_MS);
+	CHECK(!seen_dry[0] && !seen_dry[1] && !seen_dry[2]);
+	CHECK(seen_dry[3]);
 }
 
 static void test_a_stream_that_ends_is_left_when_all_marks_are_taken(void)
@@ -1542,6 +1597,7 @@ int main(void)
 	RUN(test_idle_time_is_not_charged);
 	RUN(test_idle_time_before_a_wait_is_not_charged);
 	RUN(test_idle_time_before_a_fill_is_not_charged);
+	RUN(test_a_wait_for_less_than_everything_leaves_the_card_busy);
 	RUN(test_a_stream_that_ends_is_left_when_all_marks_are_taken);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
