@@ -175,6 +175,10 @@ void pools_settle(struct tenant *tenant);
 /* Gives back what the pools keep and nobody uses; false if there is no pool. */
 bool pools_trim_for(struct tenant *tenant);
 
+/* Reserves what the driver is about to be asked for. Before a refusal pools give back what they
+ * keep and nobody uses. */
+bool pools_reserve(struct tenant *tenant, uint32_t card, uint64_t bytes);
+
 /* Reserves by how much the memory of its device's graphs can grow when the call's graph is launched
  * in the stream; false if it does not fit. graph_memory_settle must follow if it is true. */
 bool graph_memory_charge(struct hook_call *call, struct tenant *tenant, void *stream);

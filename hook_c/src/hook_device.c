@@ -210,8 +210,7 @@ static int charge_context(struct hook_call *call, int device)
 
 	uint64_t bytes = limits_load(&tenant->limits.card[card].context_bytes);
 
-	if (bytes != 0 && !quota_reserve(&tenant->quota, (unsigned int)card, bytes) &&
-	    (!pools_trim_for(tenant) || !quota_reserve(&tenant->quota, (unsigned int)card, bytes)))
+	if (bytes != 0 && !pools_reserve(tenant, (uint32_t)card, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
 	call->entry = (struct table_entry){

@@ -357,6 +357,12 @@ bool pools_trim_for(struct tenant *tenant)
 	return true;
 }
 
+bool pools_reserve(struct tenant *tenant, uint32_t card, uint64_t bytes)
+{
+	return quota_reserve(&tenant->quota, card, bytes) ||
+	       (pools_trim_for(tenant) && quota_reserve(&tenant->quota, card, bytes));
+}
+
 static int device_of_graph(const void *properties)
 {
 	const struct cuda_pool_properties *wanted = properties;

@@ -31,10 +31,7 @@ int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
 	/* The device of the memory, whatever context is current: there may be none. */
 	int card = device_card(tenant, wanted->location.id);
 
-	/* Before a refusal: pools may keep memory that nobody uses. */
-	if (card < 0 || (!quota_reserve(&tenant->quota, (unsigned int)card, bytes) &&
-			 (!pools_trim_for(tenant) ||
-			  !quota_reserve(&tenant->quota, (unsigned int)card, bytes))))
+	if (card < 0 || !pools_reserve(tenant, (uint32_t)card, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	call->tenant = tenant;
 	call->entry = (struct table_entry){

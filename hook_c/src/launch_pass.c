@@ -5,9 +5,10 @@
 #include "launch_policy.h"
 #include "launch_window.h"
 
-#define LONG_WINDOW_NS 5000000 /* the same of long kernels, and where there are several cards */
-#define UNKNOWN_WAITS 2500     /* of 20 us, for launches of a kernel to be measured */
-#define UNKNOWN_LOOKS 40       /* before the first of them */
+#define LONG_WINDOW_NS                                                                             \
+	5000000 /* under way: of long kernels, of several cards, of who has most of one */
+#define UNKNOWN_WAITS 2500 /* of 20 us, for launches of a kernel to be measured */
+#define UNKNOWN_LOOKS 40   /* before the first of them */
 #define LOOK_NS 5000
 #define SHORT_SLEEP_NS 20000
 #define POLL_NS 50000

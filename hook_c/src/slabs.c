@@ -13,13 +13,6 @@ static uint64_t slab_of(uint64_t address)
 	return address & ~(QUOTA_SLAB_BYTES - 1);
 }
 
-/* Before a refusal: pools may keep memory that nobody uses. */
-static bool reserve(struct tenant *tenant, uint32_t card, uint64_t bytes)
-{
-	return quota_reserve(&tenant->quota, card, bytes) ||
-	       (pools_trim_for(tenant) && quota_reserve(&tenant->quota, card, bytes));
-}
-
 static bool reserve_small(struct tenant *tenant, struct table_entry *memory)
 {
 	memory->refs = 1;
@@ -28,7 +21,7 @@ static bool reserve_small(struct tenant *tenant, struct table_entry *memory)
 		return true;
 	}
 	if (__atomic_load_n(&tenant->slabs[memory->card], __ATOMIC_RELAXED) == 0)
-		return reserve(tenant, memory->card, QUOTA_SLAB_BYTES);
+		return pools_reserve(tenant, memory->card, QUOTA_SLAB_BYTES);
 	memory->refs = 0;
 	return true;
 }
@@ -42,7 +35,7 @@ bool slabs_reserve(struct tenant *tenant, struct table_entry *memory)
 		region_note_refused(tenant->quota.region, memory->card);
 		return false;
 	}
-	return reserve(tenant, memory->card, quota_round_up(memory->bytes, QUOTA_SLAB_BYTES));
+	return pools_reserve(tenant, memory->card, quota_round_up(memory->bytes, QUOTA_SLAB_BYTES));
 }
 
 void slabs_unreserve(struct tenant *tenant, const struct table_entry *memory)
@@ -62,7 +55,7 @@ static bool join(struct tenant *tenant, struct table_entry *memory)
 	bool is_new = false;
 
 	if (!table_refer(&tenant->table, TABLE_SLAB, slab.handle, 1, &slab)) {
-		if (memory->refs == 0 && !reserve(tenant, memory->card, QUOTA_SLAB_BYTES))
+		if (memory->refs == 0 && !pools_reserve(tenant, memory->card, QUOTA_SLAB_BYTES))
 			return false;
 		memory->refs = 1;
 		if (!table_join(&tenant->table, &slab, &is_new))

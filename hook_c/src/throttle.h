@@ -175,12 +175,13 @@ static inline bool throttle_is_due(const struct throttle *throttle,
 	return throttle->tokens_ns <= (class->doubt_ns > 0 ? class->doubt_ns : 0);
 }
 
-/* Whether the card is known to have nothing left of what was launched. */
+/* All of them so far. */
 static inline uint64_t throttle_launches(const struct throttle *throttle)
 {
 	return throttle->closed_launches + throttle->open.launches;
 }
 
+/* Whether the card is known to have nothing left of what was launched. */
 static inline bool throttle_is_dry(const struct throttle *throttle)
 {
 	return throttle->is_known_dry || throttle_pending(throttle) == 0;

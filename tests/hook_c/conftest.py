@@ -20,6 +20,9 @@ GIB = 1 << 30
 
 Start = Callable[..., Process]
 Probe = Callable[..., dict[str, Any]]
+Busy = Callable[..., "subprocess.Popen[str]"]
+
+BUSY = LIBRARY.parent / "bench" / "busy"
 
 
 @pytest.fixture
@@ -86,3 +89,27 @@ def probe(gpu: SimulatedGpu) -> Probe:
         return {**found, "stderr": done.stderr}
 
     return run
+
+
+@pytest.fixture
+def busy(gpu: SimulatedGpu) -> Iterator[Busy]:
+    """Yield a function that starts the bench's program in a container."""
+    started = []
+
+    def start_one(container: Container, kind: str, work_ns: int) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [*container.wrapper, str(BUSY), kind, str(work_ns)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **gpu.environment()},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()

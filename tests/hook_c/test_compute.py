@@ -8,21 +8,18 @@ count; that a share is reached is tested in simulated time, in hook_c/tests/sim_
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
-from tests.hook_c.conftest import GIB, Start
+from tests.hook_c.conftest import BUSY, GIB, Busy, Start
 from tests.hook_c.container import LIBRARY, SANITIZED, Container
 
-BUSY = LIBRARY.parent / "bench" / "busy"
 HARD = 1
 # Credit that is there at the beginning, and one kernel; of a run of 1 s.
 SLACK = 0.05
-
-Busy = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -39,30 +36,6 @@ def limited(tmp_path: Path, gpu: SimulatedGpu, needs_root: None) -> Callable[[in
         )
 
     return make
-
-
-@pytest.fixture
-def busy(gpu: SimulatedGpu) -> Iterator[Busy]:
-    """Yield a function that starts the bench's program in a container."""
-    started = []
-
-    def start_one(container: Container, kind: str, work_ns: int) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [*container.wrapper, str(BUSY), kind, str(work_ns)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **gpu.environment()},
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def run(process: "subprocess.Popen[str]", work_ns: int, seconds: float = 1.0) -> float:

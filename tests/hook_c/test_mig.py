@@ -2,7 +2,6 @@
 """A slice of a MIG instance: the instance is a card of its own, to CUDA and to NVML."""
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.gpu import Card, MigInstance, SimulatedGpu
-from tests.hook_c.conftest import GIB, MIB, Probe, Start
+from tests.hook_c.conftest import GIB, MIB, Busy, Probe, Start
 from tests.hook_c.container import LIBRARY, Container
 from tests.hook_c.program import Process
 
@@ -22,7 +21,7 @@ NO_PERMISSION = 4
 NOT_FOUND = 6
 NVML_MEMORY_V2 = 2 << 24 | 40
 HARD = 1
-BUSY = LIBRARY.parent / "bench" / "busy"
+KERNEL_NS = 200_000
 # Credit that is there at the beginning, and one kernel; of a run of 1 s.
 SLACK = 0.05
 
@@ -369,30 +368,6 @@ def test_developer_mode_knows_the_instance_as_the_only_device(
 # --- compute ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def busy(gpu: SimulatedGpu) -> Iterator[Callable[[Container], "subprocess.Popen[str]"]]:
-    """Yield a function that starts the bench's program, of kernels of 0.2 ms, in a container."""
-    started = []
-
-    def start_one(container: Container) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [*container.wrapper, str(BUSY), "async", "200000"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **gpu.environment()},
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def begin(process: "subprocess.Popen[str]") -> None:
     """Let it run for a second."""
     assert process.stdin is not None
@@ -405,12 +380,12 @@ def share(process: "subprocess.Popen[str]") -> float:
     assert process.stdout is not None
     found: dict[str, Any] = json.loads(process.stdout.readline())
     assert found["launches"] > 0
-    return float(found["launches"] * 200e-6 / found["wall_s"])
+    return float(found["launches"] * KERNEL_NS / 1e9 / found["wall_s"])
 
 
 def test_two_instances_have_a_share_each(
     make: Make,
-    busy: Callable[[Container], "subprocess.Popen[str]"],
+    busy: Busy,
     gpu: SimulatedGpu,
     small: int,
     large: int,
@@ -425,7 +400,7 @@ def test_two_instances_have_a_share_each(
         )
         for number, percent in ((small, 10), (large, 30))
     ]
-    processes = [busy(container) for container in containers]
+    processes = [busy(container, "async", KERNEL_NS) for container in containers]
     for process in processes:
         begin(process)
 
