@@ -39,9 +39,9 @@ WORKERS ?= 4
 # Daemons do most of the work here, not the tests.
 ENGINE_WORKERS ?= 3
 
-.PHONY: setup check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench images test-images device clean
+.PHONY: setup lock check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench images test-images device clean
 
-$(SETUP): scripts/setup requirements.txt requirements-kube.txt requirements-dev.txt setup.cfg
+$(SETUP): scripts/setup requirements-dev.lock
 	scripts/setup base
 
 setup:
@@ -49,6 +49,10 @@ setup:
 	$(MAKE) $(TEST_DATA)
 
 hook: $(SETUP) $(PRODUCTS)
+
+# The newest versions of everything that is installed: docs/release.md.
+lock: $(SETUP)
+	scripts/lock
 
 proto:
 	scripts/proto
@@ -81,11 +85,11 @@ bench: $(SETUP) $(PRODUCTS) $(FAKES)
 
 # Both images, for REGISTRY (docker.io/vgpu) with TAG (the version).
 images: $(SETUP) $(PRODUCTS)
+	scripts/setup images
 	scripts/images $(REGISTRY) $(TAG)
 
-# On a base image that is made here, of Debian's packages.
 test-images: $(SETUP) $(PRODUCTS)
-	scripts/setup engines deb
+	scripts/setup engines images
 	$(PY) -m pytest -q -m images tests/images
 
 device: $(SETUP) $(PRODUCTS)

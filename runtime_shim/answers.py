@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -218,15 +219,17 @@ def encode_answer(answer: Answer) -> bytes:
 
 def _plain(message: Message) -> dict[str, object]:
     """Return a message as JSON has it; a quarter of the time of json_format, which reads it too."""
-    plain: dict[str, object] = {}
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            plain[field.name] = list(value) if field.label == field.LABEL_REPEATED else value
-        elif field.label == field.LABEL_REPEATED:
-            plain[field.name] = [_plain(each) for each in value]
-        else:
-            plain[field.name] = _plain(value)
-    return plain
+    return {field.name: _plain_value(value) for field, value in message.ListFields()}
+
+
+def _plain_value(value: object) -> object:
+    # By the value: protobuf 7 no longer has a field's `label`, Debian's 3.21 has no `is_repeated`.
+    if isinstance(value, Message):
+        return _plain(value)
+    if isinstance(value, str | bytes | int | float):
+        return value
+    assert isinstance(value, Iterable)
+    return [_plain_value(each) for each in value]
 
 
 def decode_answer(content: bytes) -> Answer:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import cffi
 
@@ -54,7 +54,7 @@ class Arbiter:
 
     def __init__(self, library: Path) -> None:
         """Start the thread; OSError when the library cannot be loaded."""
-        self._native: Any = _ffi.dlopen(os.fspath(library))
+        self._native = cast(Any, _ffi.dlopen(os.fspath(library)))
         self._handle = self._native.vgpu_arbiter_start()
         if self._handle == _ffi.NULL:
             raise OSError(_ffi.errno, os.strerror(_ffi.errno), "the arbiter's thread")

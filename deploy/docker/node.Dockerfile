@@ -2,7 +2,8 @@
 # that nothing is fetched while it is built, on any architecture.
 #
 # `vgpu-on-host PROGRAM` runs vgpu-node-agent or vgpuctl in the host's mount namespace; vgpuctl alone means that.
-ARG BASE=docker.io/library/python:3.11-slim-bookworm
+# `make images` names it: what deploy/docker/base.lock holds.
+ARG BASE
 FROM ${BASE}
 COPY node/ /
 ENV PYTHONPATH=/usr/share/vgpu-runtime:/usr/share/vgpu/python PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from runtime_shim.configure.editor import EditError, Traces
 from runtime_shim.configure.text_file import read_text, remove_file, write_text
@@ -56,7 +57,9 @@ class Record:
         """Return them, the oldest first. Raises EditError for a file that cannot be understood."""
         try:
             text = read_text(self._path)
-            table = json.loads(text) if text else {"version": FORMAT_VERSION, "changes": []}
+            table: dict[str, Any] = (
+                json.loads(text) if text else {"version": FORMAT_VERSION, "changes": []}
+            )
             if table["version"] != FORMAT_VERSION:
                 raise ValueError(f"it is of version {table['version']}")
             return [

@@ -51,7 +51,7 @@ class PluginServer:
 
     async def start(self) -> None:
         """Begin to serve. Raises OSError."""
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
                 self._get_options,
                 request_deserializer=api.Empty.FromString,

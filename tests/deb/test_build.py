@@ -112,7 +112,7 @@ def test_the_bundled_binding_comes_with_its_licence(
     licence = (tmp_path / "usr/share/doc/vgpu-runtime/copyright").read_text()
 
     assert "NVIDIA Corporation" in binding
-    assert "Files: pynvml.py\nCopyright: 2011-2023 NVIDIA Corporation\n" in licence
+    assert "Files: pynvml.py\nCopyright: 2011-2025 NVIDIA Corporation\n" in licence
     assert "Redistributions in binary form must reproduce" in licence
 
 

@@ -72,8 +72,8 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
         self.lists = 0
         self.silent = False
         """List answers nobody."""
-        self.answer: Callable[[resources_api.ListPodResourcesResponse], bytes] = (
-            lambda response: response.SerializeToString()
+        self.answer: Callable[[resources_api.ListPodResourcesResponse], bytes] = lambda response: (
+            response.SerializeToString()
         )
         """What List sends: a test may garble it."""
         self._server: grpc.aio.Server | None = None
@@ -84,7 +84,7 @@ class FakeKubelet(plugin_grpc.RegistrationServicer, resources_grpc.PodResourcesL
             socket.unlink()
         server = grpc.aio.server()
         plugin_grpc.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "List": grpc.unary_unary_rpc_method_handler(
                 self.List,
                 request_deserializer=resources_api.ListPodResourcesRequest.FromString,

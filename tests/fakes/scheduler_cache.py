@@ -29,8 +29,8 @@ class ScriptedCache(SchedulerCacheServicer):
     def __init__(self) -> None:
         self.failures: list[Failure] = []
         self.silent = False
-        self.allocate: Callable[[pb.AllocateRequest], pb.AllocateResponse] = (
-            lambda _: pb.AllocateResponse()
+        self.allocate: Callable[[pb.AllocateRequest], pb.AllocateResponse] = lambda _: (
+            pb.AllocateResponse()
         )
         self.resolve: Callable[[pb.ResolveRequest], pb.ResolveResponse | Failure | None] = (
             lambda _: None

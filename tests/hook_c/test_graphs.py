@@ -469,6 +469,7 @@ def test_threads_that_launch_at_once_do_not_pass_the_limit(
 
     tenant.send("launch_at_once", pairs, 60)
     highest = 0
+    assert tenant.process.stdout is not None
     while not select.select([tenant.process.stdout], [], [], 0.0005)[0]:
         highest = max(highest, gpu.used_bytes())
     granted = tenant.answer()

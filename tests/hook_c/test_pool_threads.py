@@ -164,6 +164,7 @@ def test_what_a_pool_gives_back_is_not_taken_anew_before_the_card_has_it(
 
     most = 0
     tenant.send("out", "cuMemAllocAsync", size, 0)
+    assert tenant.process.stdout is not None
     while not select.select([tenant.process.stdout], [], [], 0)[0]:
         most = max(most, gpu.used_bytes())
     most = max(most, gpu.used_bytes())
@@ -326,7 +327,7 @@ def test_a_pool_that_becomes_the_devices_own_under_a_call_gives_it_nothing_uncou
     assert tenant.do("finish")[0] == 0
     assert container.used() >= gpu.used_bytes() == 640 * MIB
     assert tenant.do("allocate", 600 * MIB)[0] == OUT_OF_MEMORY
-    code, address = tenant.do("out", "cuMemAllocAsync", 100 * MIB, 0)
+    code, _ = tenant.do("out", "cuMemAllocAsync", 100 * MIB, 0)
     assert code == 0
     assert container.used() == gpu.used_bytes() == 768 * MIB
 
@@ -381,6 +382,7 @@ def test_threads_never_bring_the_account_above_the_limit(
     most = 0
 
     tenant.send("churn", 8, 150)
+    assert tenant.process.stdout is not None
     while not select.select([tenant.process.stdout], [], [], 0)[0]:
         most = max(most, container.used())
 

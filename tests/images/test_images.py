@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container images, built by a private dockerd and run (`make test-images`).
 
-The base image is a fresh root of Debian 12 with its Python, in the place of a registry's. A
-privileged pod cannot run on every machine that tests, so that the node's image gets by name the
+A privileged pod cannot run on every machine that tests, so that the node's image gets by name the
 capabilities that it needs of those that `privileged` gives, and enters the namespace of the test's
 own process, since process 1 of such a machine may be out of reach.
 """
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from runtime_shim import __version__
-from tests.deb.roots import tarball
 from tests.testbed import REPOSITORY
 from tests.testbed.docker import Docker
 from tests.testbed.node import wait_until
@@ -37,17 +35,14 @@ ON_HOST = (
 @pytest.fixture(scope="module")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     """Yield a dockerd that has both images."""
-    base = tarball("bookworm", ["python3"])
     # Its socket's path must fit in 107 bytes.
     with Docker(tmp_path_factory.mktemp("d"), {}) as docker:
-        docker.command("import", str(base), "docker.io/library/base:1", timeout_seconds=300)
         subprocess.run(
             ["scripts/images"],
             cwd=REPOSITORY,
-            env={**os.environ, "BASE": "docker.io/library/base:1", "DOCKER_HOST": docker.host}
-            | {"DOCKER_BUILDKIT": "0"},
+            env={**os.environ, "BASE": "", "DOCKER_HOST": docker.host, "DOCKER_BUILDKIT": "0"},
             check=True,
-            timeout=600,
+            timeout=900,  # the base is made of some 90 packages of Debian
         )
         yield docker
 

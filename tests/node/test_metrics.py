@@ -53,7 +53,7 @@ def scrape(port: int) -> dict[str, dict[str, float]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         text = response.read().decode()
     found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             label = sample.labels.get("card", next(iter(sample.labels.values()), ""))
             found.setdefault(sample.name, {})[label] = sample.value

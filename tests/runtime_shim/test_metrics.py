@@ -38,7 +38,7 @@ class Node:
         with urllib.request.urlopen(url, timeout=30) as response:
             text = response.read().decode()
         samples: Samples = {}
-        for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+        for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 key = (sample.name, sample.labels.get(label, ""))
                 assert key not in samples or label not in sample.labels

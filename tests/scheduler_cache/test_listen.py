@@ -96,6 +96,7 @@ async def test_a_second_server_does_not_steal_the_socket(config: Config, tmp_pat
                 pass
 
         async with grpc.aio.insecure_channel(config.listen[0]) as channel:
+            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
             check = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
             assert await check(b"") == b"\x08\x01"
 
@@ -107,6 +108,7 @@ async def test_a_tcp_port_is_not_shared(config: Config, tmp_path: Path) -> None:
 
     async with running(replace(config, listen=(*config.listen, address))):
         async with grpc.aio.insecure_channel(address) as channel:
+            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
             check = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
             assert await check(b"") == b"\x08\x01"
         with pytest.raises(ListenError, match="is another process using it"):

@@ -369,8 +369,10 @@ async def test_a_registration_of_its_own_plugin_is_left_alone(site: Site) -> Non
     async with one_node(site, A) as (replica, node):
         await labels(site, {}, **{"volcano.sh/node-vgpu-register": theirs})
         await until(
-            lambda: (n := replica.cluster.node("n1")) is not None
-            and "volcano.sh/node-vgpu-register" in n.annotations
+            lambda: (
+                (n := replica.cluster.node("n1")) is not None
+                and "volcano.sh/node-vgpu-register" in n.annotations
+            )
         )
 
         await node.ReportNode(report("n1", A), timeout=20)
@@ -519,8 +521,10 @@ async def test_a_lock_that_no_pod_on_its_way_explains_is_opened(site: Site) -> N
     async with one_node(site, A) as (replica, _):
         await labels(site, HAMI_NODE, **{"hami.io/mutex.lock": lock})
         await until(
-            lambda: (n := replica.cluster.node("n1")) is not None
-            and "hami.io/mutex.lock" in n.annotations
+            lambda: (
+                (n := replica.cluster.node("n1")) is not None
+                and "hami.io/mutex.lock" in n.annotations
+            )
         )
         upkeep = replica.leader.upkeep
         upkeep.look()
