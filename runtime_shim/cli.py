@@ -112,12 +112,17 @@ def ps(config: Config, as_json: bool) -> None:
     show_default=True,
     help="Seconds between two looks.",
 )
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="Also the processes on the cards: name, processor time, memory of the host.",
+)
 @_JSON_OPTION
 @click.pass_obj
-def top(config: Config, once: bool, seconds: float, as_json: bool) -> None:
+def top(config: Config, once: bool, seconds: float, processes: bool, as_json: bool) -> None:
     """Show what containers use of their slices, renewed until interrupted."""
     try:
-        show_top(config, once=once, as_json=as_json, seconds=seconds)
+        show_top(config, once=once, as_json=as_json, seconds=seconds, processes=processes)
     except RuntimeShimError as error:
         raise click.ClickException(str(error)) from error
 

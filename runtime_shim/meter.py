@@ -27,7 +27,13 @@ from runtime_shim.counters import Counters
 from runtime_shim.enforcement import Enforcer, Holding, Sight
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory
 from runtime_shim.processes import Init, boottime_ns, cgroup_pids, pid_namespace
-from runtime_shim.readings import CardReading, ContainerReading, Readings, Totals
+from runtime_shim.readings import (
+    CardReading,
+    ContainerReading,
+    ProcessReading,
+    Readings,
+    Totals,
+)
 from runtime_shim.region import Region, Regions, Usage, read_usage, repair_usage
 from runtime_shim.threads import in_thread
 
@@ -179,7 +185,8 @@ class Meter:
         region = self._regions.get(allocation_id)
         readings = []
         for index, part in enumerate(parts):
-            nvml_bytes = _nvml_bytes(part.card_uuid, allocation_id, look)
+            processes = _processes(part.card_uuid, allocation_id, look)
+            nvml_bytes = None if processes is None else sum(p.used_bytes for p in processes)
             busy_ns = _seen_busy_ns(part.card_uuid, allocation_id, look)
             if busy_ns is None:  # NVML does not say: a MIG instance
                 busy_ns = growth[index].busy_ns
@@ -203,6 +210,10 @@ class Meter:
                     busy_percent=_percent(busy_ns, look.elapsed_seconds),
                     refused=totals.refused[index],
                     running=each.running,
+                    processes=tuple(
+                        ProcessReading(pid=process.pid, used_bytes=process.used_bytes)
+                        for process in processes or ()
+                    ),
                 )
             )
         return readings
@@ -277,11 +288,12 @@ def _seen_by_nvml(usage: Usage, index: int) -> int:
     return usage.devices[index].used_bytes - usage.devices[index].kept_bytes
 
 
-def _nvml_bytes(card_uuid: str, allocation_id: str, look: _Look) -> int | None:
-    processes = look.held.get(card_uuid)
-    if processes is None:
+def _processes(card_uuid: str, allocation_id: str, look: _Look) -> list[CardProcess] | None:
+    """Return the container's processes on a card; None when NVML does not say."""
+    held = look.held.get(card_uuid)
+    if held is None:
         return None
-    return sum(each.used_bytes for each in processes if look.owners.get(each.pid) == allocation_id)
+    return [each for each in held if look.owners.get(each.pid) == allocation_id]
 
 
 def _seen_busy_ns(card_uuid: str, allocation_id: str, look: _Look) -> int | None:

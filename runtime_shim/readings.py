@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runtime_shim.files import write_all
 from runtime_shim.region import SlotCounters
@@ -21,6 +22,15 @@ FORMAT_VERSION = 1
 # More than any program can be refused in a second, and far less than what breaks a counter.
 _REFUSED_PER_SECOND = 1_000_000
 _NOTHING = SlotCounters(0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessReading:
+    """One process of a container on one card, in the eyes of the driver."""
+
+    pid: int
+    """In the host's PID namespace."""
+    used_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +58,8 @@ class ContainerReading:
     refused: int
     """Allocations that its limit refused."""
     running: bool
+    processes: tuple[ProcessReading, ...] = ()
+    """Those that NVML names; none while it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +164,14 @@ def decode_readings(content: bytes) -> Readings:
     try:
         return Readings(
             unix_seconds=float(table["unix_seconds"]),
-            containers=tuple(ContainerReading(**each) for each in table["containers"]),
+            containers=tuple(map(_decode_container, table["containers"])),
             cards=tuple(CardReading(**each) for each in table["cards"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from error
+
+
+def _decode_container(table: Mapping[str, Any]) -> ContainerReading:
+    # An agent that runs on from before an upgrade writes no processes.
+    processes = tuple(ProcessReading(**each) for each in table.get("processes", ()))
+    return ContainerReading(**{**table, "processes": processes})

@@ -20,6 +20,7 @@ from runtime_shim.enforcement import Enforcer, Sight
 from runtime_shim.errors import InventoryError
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
 from runtime_shim.meter import Meter
+from runtime_shim.readings import ProcessReading
 from runtime_shim.region import Region, Regions
 from tests.runtime_shim.allocations import GIB, allocation, answer
 from tests.runtime_shim.containers import Process, write_runc_state
@@ -356,6 +357,7 @@ async def test_readings_say_what_nvml_sees(node: Node, init: Process) -> None:
 
     (container,) = node.meter.readings.containers
     assert (container.used_bytes, container.nvml_bytes) == (GIB + 500, GIB + 500)
+    assert container.processes == (ProcessReading(pid=init.pid, used_bytes=GIB + 500),)
     assert container.busy_percent == pytest.approx(40, abs=0.1)
     assert 0 < container.busy_seconds < 60
     (card,) = node.meter.readings.cards

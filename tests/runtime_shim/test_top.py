@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from runtime_shim.cli import main
-from runtime_shim.readings import Readings, write_readings
+from runtime_shim.readings import (
+    ContainerReading,
+    ProcessReading,
+    Readings,
+    encode_readings,
+    write_readings,
+)
 from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD
 from tests.runtime_shim.test_readings import card, container
 
@@ -20,6 +29,10 @@ def top(folder: Path, *words: str) -> Result:
     config = folder / "agent.toml"
     config.write_text(f'[paths]\nrun_dir = "{folder}"\n')
     return CliRunner().invoke(main, ["--config", str(config), "top", *words])
+
+
+def on_card(*pids: int) -> ContainerReading:
+    return container(processes=tuple(ProcessReading(pid=pid, used_bytes=GIB) for pid in pids))
 
 
 def test_the_busiest_container_comes_first(tmp_path: Path) -> None:
@@ -56,7 +69,9 @@ def test_the_busiest_container_comes_first(tmp_path: Path) -> None:
 
 def test_json_has_every_field(tmp_path: Path) -> None:
     now = time.time()
-    write_readings(tmp_path, Readings(unix_seconds=now, containers=(container(),), cards=(card(),)))
+    write_readings(
+        tmp_path, Readings(unix_seconds=now, containers=(on_card(4711),), cards=(card(),))
+    )
 
     done = top(tmp_path, "--once", "--json")
 
@@ -78,6 +93,7 @@ def test_json_has_every_field(tmp_path: Path) -> None:
                 "busy_percent": 50.0,
                 "refused": 3,
                 "running": True,
+                "processes": [{"pid": 4711, "used_bytes": GIB}],
             }
         ],
         "cards": [
@@ -94,6 +110,65 @@ def test_json_has_every_field(tmp_path: Path) -> None:
             }
         ],
     }
+
+
+@pytest.fixture
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that keeps a processor busy, holds 64 MiB, and has an escape in its name."""
+    code = (
+        "held = bytearray(64 << 20)\n"
+        "open('/proc/self/comm', 'w').write('a\\x1b[2Jb')\n"
+        "print(flush=True)\n"
+        "while True: pass"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_processes_have_what_they_take_of_the_host(
+    tmp_path: Path, busy: subprocess.Popen[bytes]
+) -> None:
+    now = time.time()
+    readings = Readings(unix_seconds=now, containers=(on_card(busy.pid),), cards=(card(),))
+    write_readings(tmp_path, readings)
+
+    table = top(tmp_path, "--once", "--processes").output.splitlines()
+    shown = json.loads(top(tmp_path, "--once", "--processes", "--json").output)
+
+    start = next(i for i, line in enumerate(table) if line.startswith("PID"))
+    pid, name, container_id, uuid, used, cpu, memory = table[start + 1].split()
+    assert (pid, name, container_id, uuid) == (str(busy.pid), "a?[2Jb", "c1", CARD)
+    assert (used, memory.endswith("MiB")) == ("1GiB", True)
+    assert cpu.endswith("%")
+    (process,) = shown["containers"][0]["processes"]
+    assert process["host_memory_bytes"] > 64 << 20
+    assert process["cpu_percent"] > 0
+
+
+def test_another_process_with_the_pid_is_not_shown(
+    tmp_path: Path, busy: subprocess.Popen[bytes]
+) -> None:
+    before = time.time() - 5  # the readings are older than the process
+    readings = Readings(unix_seconds=before, containers=(on_card(busy.pid),), cards=(card(),))
+    write_readings(tmp_path, readings)
+
+    table = top(tmp_path, "--once", "--processes").output.splitlines()
+
+    assert table[-1].split() == [str(busy.pid), "-", "c1", CARD, "1GiB", "-", "-"]
+
+
+def test_readings_of_an_older_agent_have_no_processes(tmp_path: Path) -> None:
+    readings = Readings(unix_seconds=time.time(), containers=(container(),), cards=(card(),))
+    table = json.loads(encode_readings(readings))
+    del table["containers"][0]["processes"]
+    (tmp_path / "readings.json").write_text(json.dumps(table))
+
+    done = top(tmp_path, "--once", "--processes")
+
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "no process is on a card")
 
 
 def test_a_node_without_containers_says_so(tmp_path: Path) -> None:
