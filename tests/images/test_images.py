@@ -21,7 +21,11 @@ from tests.testbed import REPOSITORY
 from tests.testbed.docker import Docker
 from tests.testbed.node import wait_until
 
-pytestmark = [pytest.mark.images, pytest.mark.usefixtures("needs_root")]
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.usefixtures("needs_root"),
+    pytest.mark.timeout(1200),  # the first test makes the images and their base
+]
 
 CACHE = f"docker.io/vgpu/scheduler-cache:{__version__}"
 NODE = f"docker.io/vgpu/node:{__version__}"
