@@ -158,7 +158,11 @@ class Root:
         return [*enter, "env", "-i", path, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
 
     def run(
-        self, *words: str, env: Sequence[str] = (), check: bool = True
+        self,
+        *words: str,
+        env: Sequence[str] = (),
+        check: bool = True,
+        timeout_seconds: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside and return what it said; stderr is in stdout."""
         done = subprocess.run(
@@ -167,7 +171,7 @@ class Root:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=timeout_seconds,
         )
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(words)}: exit {done.returncode}:\n{done.stdout}")

@@ -40,7 +40,7 @@ async def test_a_claim_goes_out_with_its_slices(node: SchedulerCacheStub) -> Non
     response = await node.Allocate(allocate("c1", 2, 25))
 
     allocation = response.allocation
-    assert allocation.slices == [
+    assert list(allocation.slices) == [
         pb.Slice(
             card_uuid="GPU-1",
             memory_bytes=2 * GIB,
