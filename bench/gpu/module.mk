@@ -1,6 +1,6 @@
 # The programs of bench/gpu: what is timed in nanoseconds or started 32 times is not Python.
 BENCH_GPU := bench/gpu
-BENCH_GPU_PROGRAMS := $(addprefix $(BUILD)/bench/,calls fill launch up)
+BENCH_GPU_PROGRAMS := $(addprefix $(BUILD)/bench/,calls fill launch up waits)
 
 FAKES += $(BENCH_GPU_PROGRAMS)
 C_COMPONENTS += bench_gpu
