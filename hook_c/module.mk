@@ -3,7 +3,7 @@
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c graph_use.c hook_array.c hook_device.c hook_freed.c hook_graph.c \
 	hook_launch.c hook_local.c hook_memory.c hook_nvml.c hook_pool.c hook_sparse.c hook_streams.c hook_vmm.c slabs.c \
 	launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c launch_window.c \
-	launch_clock.c limits.c log.c lookup.c pool_account.c quota.c rebind.c region.c table.c tenant.c throttle.c waits.c hooks.gen.c lookup_thunk.S)
+	last_work.c launch_clock.c limits.c log.c lookup.c pool_account.c quota.c rebind.c region.c table.c tenant.c throttle.c waits.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
 	hook_c/module.mk
 HOOK_INCLUDES := -Ihook_c/include -Ihook_c/src
@@ -32,7 +32,7 @@ $(BUILD)/vgpu-probe $(BUILD)/aarch64/vgpu-probe: hook_c/probe/vgpu-probe.c hook_
 # Pure modules: no driver, no CUDA type. The same tests under the address and undefined sanitizers,
 # and those that have threads under the thread sanitizer (it does not know fences: every word that
 # two threads share is an atomic one all the same, and that is what it checks).
-HOOK_PURE := $(addprefix hook_c/src/,log.c limits.c region.c quota.c table.c dev_env.c waits.c)
+HOOK_PURE := $(addprefix hook_c/src/,log.c last_work.c limits.c region.c quota.c table.c throttle.c dev_env.c waits.c)
 HOOK_TESTS := $(patsubst hook_c/tests/%.c,%,$(wildcard hook_c/tests/test_*.c))
 HOOK_TEST_FILES := hook_c/tests/files.c hook_c/tests/files.h hook_c/tests/check.h
 HOOK_TEST_CC = $(CC_TEST) -D_GNU_SOURCE $(HOOK_INCLUDES) -pthread -o $@ $< hook_c/tests/files.c \
@@ -52,13 +52,15 @@ C_TESTS += $(addprefix $(BUILD)/tests/hook_c/,$(HOOK_TESTS)) \
 
 # Includes the sources that it searches through; its threads' stacks are none for the sanitizers.
 $(BUILD)/tests/hook_c/test_interleavings: hook_c/tests/test_interleavings.c hook_c/src/quota.c \
-		hook_c/src/region.c hook_c/src/pool_account.c $(HOOK_HEADERS) hook_c/tests/check.h
+		hook_c/src/region.c hook_c/src/pool_account.c hook_c/src/last_work.c \
+		hook_c/src/throttle.c $(HOOK_HEADERS) hook_c/tests/check.h
 	@mkdir -p $(@D)
-	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $<
+	$(CC_TEST) -O2 -D_GNU_SOURCE $(HOOK_INCLUDES) -o $@ $< hook_c/src/last_work.c \
+		hook_c/src/throttle.c
 
 # The launch hooks and the arbiter's slots on a simulated card, in simulated time.
 HOOK_SIM := $(addprefix hook_c/tests/,sim_launch.c sim.c) $(addprefix hook_c/src/,throttle.c \
-	hook_launch.c launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c \
+	last_work.c hook_launch.c launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c \
 	launch_window.c) hook_c/arbiter/slots.c
 
 $(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) $(HOOK_HEADERS) \

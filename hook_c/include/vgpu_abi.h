@@ -116,7 +116,8 @@ struct vgpu_usage_device {
 	uint64_t refused;
 	uint64_t asked_bytes; /* of calls that are being decided; not held */
 	/* minor 1 */
-	uint64_t pending_ns;   /* predicted work that was launched and is not charged yet */
+	uint64_t pending_ns;   /* predicted work that is not charged yet; lowest bit: it may not
+				* have ended */
 	uint64_t queue_end_ns; /* predicted; lowest bit: a thread waits for the card */
 };
 

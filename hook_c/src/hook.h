@@ -225,6 +225,12 @@ int local_unload_end(int status);
 
 /* launch_sync.c */
 int sync_begin(struct hook_call *call);
+int event_sync_begin(struct hook_call *call);
+int copy_begin(struct hook_call *call);
+int query_begin(struct hook_call *call);
+int query_end(struct hook_call *call, int status);
+int hidden_wait_begin(void);
+int hidden_wait_end(int status);
 int sync_end(struct hook_call *call, int status);
 int context_sync_end(struct hook_call *call, int status);
 int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_thread);

@@ -149,6 +149,7 @@ int array_end(struct hook_call *call, int status, uint64_t array)
 
 int array_free_begin(struct hook_call *call, uint64_t array)
 {
+	hidden_wait_begin();
 	call->tenant = tenant_joined();
 	call->giving = NULL;
 	if (call->tenant != NULL &&

@@ -51,15 +51,20 @@ static void note_stream(struct launch_card *card, void *stream, uint64_t context
 		card->stream[card->stream_count++] = stream;
 }
 
-/* Under the lock. Who has the card to itself is not looked at. */
+/* Under the lock. Who has the card to itself is not looked at while it lives; what it leaves when
+ * it ends counts from the first launch on that is not measured. */
 static inline __attribute__((always_inline)) void
 add_launch(struct launch_card *card, struct throttle_class *class, bool has_end, uint64_t now_ns)
 {
+	bool is_first = throttle_is_dry(&card->throttle);
+
 	throttle_add(&card->throttle, class, has_end, now_ns);
 	if (card->window_end != &never_ends)
 		window_note_launch(card);
-	if (card->gate_end != &never_ends)
+	if (card->gate_end != &never_ends || is_first)
 		card_publish(card);
+	if (is_first)
+		card_publish_pending(card);
 }
 
 /* Adds a launch that may go, with the marks that it needs. Under the lock, which it lets go of;
@@ -70,9 +75,15 @@ static void add_measured(struct hook_call *call, struct launch_card *card, struc
 	struct throttle *throttle = &card->throttle;
 	uint64_t now_ns = clock_ns();
 
-	if (throttle_is_in_doubt(throttle, now_ns) && marks_is_busy(card)) {
-		now_ns = clock_ns();
-		must_mark |= throttle_not_dry(throttle, now_ns);
+	if (throttle_is_in_doubt(throttle, now_ns)) {
+		if (marks_is_busy(card)) {
+			now_ns = clock_ns();
+			must_mark |= throttle_not_dry(throttle, now_ns);
+		} else if (throttle_is_in_doubt(throttle, now_ns)) {
+			throttle_note_tail(throttle, throttle->open.last);
+		}
+	} else {
+		throttle_check_tail(throttle, now_ns);
 	}
 
 	/* Only now: the lock was let go of to look. */

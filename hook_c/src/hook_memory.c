@@ -56,6 +56,7 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes, enum
 
 int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes)
 {
+	hidden_wait_begin();
 	return charge_current(call, out, bytes, TABLE_MEMORY);
 }
 
@@ -139,11 +140,13 @@ int free_async_begin(struct hook_call *call, uint64_t pointer, void *stream, boo
 
 int free_begin(struct hook_call *call, uint64_t pointer)
 {
+	hidden_wait_begin();
 	return find_memory(call, pointer) ? CUDA_SUCCESS : pools_free_begin(call);
 }
 
 int free_end(struct hook_call *call, int status)
 {
+	hidden_wait_end(status);
 	if (call->tenant == NULL)
 		return pools_freed_end(call, status);
 	/* There was a place for it a moment ago; if there is none now, it stays charged. */

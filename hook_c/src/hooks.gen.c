@@ -294,12 +294,25 @@ EXPORT int cuDeviceTotalMem_v2(size_t *total, int device)
 	return total_memory_end(status, total, sizeof(*total), device);
 }
 
+EXPORT int cuEventQuery(void *a0);
+EXPORT int cuEventQuery(void *a0)
+{
+	HOOK_ENTER(cuEventQuery, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = query_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuEventQuery(a0);
+	return query_end(&call, status);
+}
+
 EXPORT int cuEventSynchronize(void *a0);
 EXPORT int cuEventSynchronize(void *a0)
 {
 	HOOK_ENTER(cuEventSynchronize, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = sync_begin(&call);
+	int status = event_sync_begin(&call);
 
 	if (status != 0)
 		return status;
@@ -752,6 +765,54 @@ EXPORT int cuLaunchGridAsync(void *function, int a1, int a2, void *stream)
 	return way(function, a1, a2, stream);
 }
 
+EXPORT int cuLaunchHostFunc(void *a0, void *a1, void *a2);
+EXPORT int cuLaunchHostFunc(void *a0, void *a1, void *a2)
+{
+	HOOK_ENTER(cuLaunchHostFunc, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchHostFunc(a0, a1, a2);
+	return hidden_wait_end(status);
+}
+
+EXPORT int cuLaunchHostFunc_ptsz(void *a0, void *a1, void *a2);
+EXPORT int cuLaunchHostFunc_ptsz(void *a0, void *a1, void *a2)
+{
+	HOOK_ENTER(cuLaunchHostFunc_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchHostFunc_ptsz(a0, a1, a2);
+	return hidden_wait_end(status);
+}
+
+EXPORT int cuLaunchHostFunc_v2(void *a0, void *a1, void *a2, unsigned int a3);
+EXPORT int cuLaunchHostFunc_v2(void *a0, void *a1, void *a2, unsigned int a3)
+{
+	HOOK_ENTER(cuLaunchHostFunc_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchHostFunc_v2(a0, a1, a2, a3);
+	return hidden_wait_end(status);
+}
+
+EXPORT int cuLaunchHostFunc_v2_ptsz(void *a0, void *a1, void *a2, unsigned int a3);
+EXPORT int cuLaunchHostFunc_v2_ptsz(void *a0, void *a1, void *a2, unsigned int a3)
+{
+	HOOK_ENTER(cuLaunchHostFunc_v2_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuLaunchHostFunc_v2_ptsz(a0, a1, a2, a3);
+	return hidden_wait_end(status);
+}
+
 static NOINLINE int asked_cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int a7, void *stream, void **a9, void **a10)
 {
 	HOOK_ENTER(cuLaunchKernel, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
@@ -1046,6 +1107,18 @@ EXPORT int cuMemFreeAsync_ptsz(uint64_t pointer, void *stream)
 	return free_async_end(&call, status, stream, true);
 }
 
+EXPORT int cuMemFreeHost(void *a0);
+EXPORT int cuMemFreeHost(void *a0)
+{
+	HOOK_ENTER(cuMemFreeHost, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemFreeHost(a0);
+	return hidden_wait_end(status);
+}
+
 EXPORT int cuMemFree_v2(uint64_t pointer);
 EXPORT int cuMemFree_v2(uint64_t pointer)
 {
@@ -1075,6 +1148,18 @@ EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total)
 	int status = driver.cuMemGetInfo_v2(free, total);
 
 	return memory_info_end(status, free, total, sizeof(*free));
+}
+
+EXPORT int cuMemHostUnregister(void *a0);
+EXPORT int cuMemHostUnregister(void *a0)
+{
+	HOOK_ENTER(cuMemHostUnregister, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemHostUnregister(a0);
+	return hidden_wait_end(status);
 }
 
 EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t a2, uint64_t handle, uint64_t a4);
@@ -1221,6 +1306,513 @@ EXPORT int cuMemUnmap(uint64_t address, size_t bytes)
 	return object_unmap_end(&call, status, address, bytes);
 }
 
+EXPORT int cuMemcpy(uint64_t a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpy(uint64_t a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpy, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2D(const void *a0);
+EXPORT int cuMemcpy2D(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2D, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2D(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2DUnaligned(const void *a0);
+EXPORT int cuMemcpy2DUnaligned(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2DUnaligned, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2DUnaligned(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2DUnaligned_v2(const void *a0);
+EXPORT int cuMemcpy2DUnaligned_v2(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2DUnaligned_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2DUnaligned_v2(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2DUnaligned_v2_ptds(const void *a0);
+EXPORT int cuMemcpy2DUnaligned_v2_ptds(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2DUnaligned_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2DUnaligned_v2_ptds(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2D_v2(const void *a0);
+EXPORT int cuMemcpy2D_v2(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2D_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2D_v2(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy2D_v2_ptds(const void *a0);
+EXPORT int cuMemcpy2D_v2_ptds(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy2D_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy2D_v2_ptds(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy3D(const void *a0);
+EXPORT int cuMemcpy3D(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy3D, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy3D(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy3DPeer(const void *a0);
+EXPORT int cuMemcpy3DPeer(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy3DPeer, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy3DPeer(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy3DPeer_ptds(const void *a0);
+EXPORT int cuMemcpy3DPeer_ptds(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy3DPeer_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy3DPeer_ptds(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy3D_v2(const void *a0);
+EXPORT int cuMemcpy3D_v2(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy3D_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy3D_v2(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy3D_v2_ptds(const void *a0);
+EXPORT int cuMemcpy3D_v2_ptds(const void *a0)
+{
+	HOOK_ENTER(cuMemcpy3D_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy3D_v2_ptds(a0);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoA(void *a0, unsigned int a1, void *a2, unsigned int a3, unsigned int a4);
+EXPORT int cuMemcpyAtoA(void *a0, unsigned int a1, void *a2, unsigned int a3, unsigned int a4)
+{
+	HOOK_ENTER(cuMemcpyAtoA, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoA(a0, a1, a2, a3, a4);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoA_v2(void *a0, size_t a1, void *a2, size_t a3, size_t a4);
+EXPORT int cuMemcpyAtoA_v2(void *a0, size_t a1, void *a2, size_t a3, size_t a4)
+{
+	HOOK_ENTER(cuMemcpyAtoA_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoA_v2(a0, a1, a2, a3, a4);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoA_v2_ptds(void *a0, size_t a1, void *a2, size_t a3, size_t a4);
+EXPORT int cuMemcpyAtoA_v2_ptds(void *a0, size_t a1, void *a2, size_t a3, size_t a4)
+{
+	HOOK_ENTER(cuMemcpyAtoA_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoA_v2_ptds(a0, a1, a2, a3, a4);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoD(unsigned int a0, void *a1, unsigned int a2, unsigned int a3);
+EXPORT int cuMemcpyAtoD(unsigned int a0, void *a1, unsigned int a2, unsigned int a3)
+{
+	HOOK_ENTER(cuMemcpyAtoD, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoD(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoD_v2(uint64_t a0, void *a1, size_t a2, size_t a3);
+EXPORT int cuMemcpyAtoD_v2(uint64_t a0, void *a1, size_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyAtoD_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoD_v2(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoD_v2_ptds(uint64_t a0, void *a1, size_t a2, size_t a3);
+EXPORT int cuMemcpyAtoD_v2_ptds(uint64_t a0, void *a1, size_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyAtoD_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoD_v2_ptds(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoH(void *a0, void *a1, unsigned int a2, unsigned int a3);
+EXPORT int cuMemcpyAtoH(void *a0, void *a1, unsigned int a2, unsigned int a3)
+{
+	HOOK_ENTER(cuMemcpyAtoH, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoH(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoH_v2(void *a0, void *a1, size_t a2, size_t a3);
+EXPORT int cuMemcpyAtoH_v2(void *a0, void *a1, size_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyAtoH_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoH_v2(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyAtoH_v2_ptds(void *a0, void *a1, size_t a2, size_t a3);
+EXPORT int cuMemcpyAtoH_v2_ptds(void *a0, void *a1, size_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyAtoH_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyAtoH_v2_ptds(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoA(void *a0, unsigned int a1, unsigned int a2, unsigned int a3);
+EXPORT int cuMemcpyDtoA(void *a0, unsigned int a1, unsigned int a2, unsigned int a3)
+{
+	HOOK_ENTER(cuMemcpyDtoA, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoA(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoA_v2(void *a0, size_t a1, uint64_t a2, size_t a3);
+EXPORT int cuMemcpyDtoA_v2(void *a0, size_t a1, uint64_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyDtoA_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoA_v2(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoA_v2_ptds(void *a0, size_t a1, uint64_t a2, size_t a3);
+EXPORT int cuMemcpyDtoA_v2_ptds(void *a0, size_t a1, uint64_t a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyDtoA_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoA_v2_ptds(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoD(unsigned int a0, unsigned int a1, unsigned int a2);
+EXPORT int cuMemcpyDtoD(unsigned int a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(cuMemcpyDtoD, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoD(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoD_v2(uint64_t a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpyDtoD_v2(uint64_t a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyDtoD_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoD_v2(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoD_v2_ptds(uint64_t a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpyDtoD_v2_ptds(uint64_t a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyDtoD_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoD_v2_ptds(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoH(void *a0, unsigned int a1, unsigned int a2);
+EXPORT int cuMemcpyDtoH(void *a0, unsigned int a1, unsigned int a2)
+{
+	HOOK_ENTER(cuMemcpyDtoH, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoH(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoH_v2(void *a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpyDtoH_v2(void *a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyDtoH_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoH_v2(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyDtoH_v2_ptds(void *a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpyDtoH_v2_ptds(void *a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyDtoH_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyDtoH_v2_ptds(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoA(void *a0, unsigned int a1, const void *a2, unsigned int a3);
+EXPORT int cuMemcpyHtoA(void *a0, unsigned int a1, const void *a2, unsigned int a3)
+{
+	HOOK_ENTER(cuMemcpyHtoA, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoA(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoA_v2(void *a0, size_t a1, const void *a2, size_t a3);
+EXPORT int cuMemcpyHtoA_v2(void *a0, size_t a1, const void *a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyHtoA_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoA_v2(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoA_v2_ptds(void *a0, size_t a1, const void *a2, size_t a3);
+EXPORT int cuMemcpyHtoA_v2_ptds(void *a0, size_t a1, const void *a2, size_t a3)
+{
+	HOOK_ENTER(cuMemcpyHtoA_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoA_v2_ptds(a0, a1, a2, a3);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoD(unsigned int a0, const void *a1, unsigned int a2);
+EXPORT int cuMemcpyHtoD(unsigned int a0, const void *a1, unsigned int a2)
+{
+	HOOK_ENTER(cuMemcpyHtoD, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoD(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoD_v2(uint64_t a0, const void *a1, size_t a2);
+EXPORT int cuMemcpyHtoD_v2(uint64_t a0, const void *a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyHtoD_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoD_v2(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyHtoD_v2_ptds(uint64_t a0, const void *a1, size_t a2);
+EXPORT int cuMemcpyHtoD_v2_ptds(uint64_t a0, const void *a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpyHtoD_v2_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyHtoD_v2_ptds(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyPeer(uint64_t a0, void *a1, uint64_t a2, void *a3, size_t a4);
+EXPORT int cuMemcpyPeer(uint64_t a0, void *a1, uint64_t a2, void *a3, size_t a4)
+{
+	HOOK_ENTER(cuMemcpyPeer, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyPeer(a0, a1, a2, a3, a4);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpyPeer_ptds(uint64_t a0, void *a1, uint64_t a2, void *a3, size_t a4);
+EXPORT int cuMemcpyPeer_ptds(uint64_t a0, void *a1, uint64_t a2, void *a3, size_t a4)
+{
+	HOOK_ENTER(cuMemcpyPeer_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpyPeer_ptds(a0, a1, a2, a3, a4);
+	return sync_end(&call, status);
+}
+
+EXPORT int cuMemcpy_ptds(uint64_t a0, uint64_t a1, size_t a2);
+EXPORT int cuMemcpy_ptds(uint64_t a0, uint64_t a1, size_t a2)
+{
+	HOOK_ENTER(cuMemcpy_ptds, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = copy_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemcpy_ptds(a0, a1, a2);
+	return sync_end(&call, status);
+}
+
 EXPORT int cuMipmappedArrayCreate(void **out, const void *descriptor, unsigned int levels);
 EXPORT int cuMipmappedArrayCreate(void **out, const void *descriptor, unsigned int levels)
 {
@@ -1254,6 +1846,30 @@ EXPORT int cuModuleUnload(void *a0)
 	int status = driver.cuModuleUnload(a0);
 
 	return local_unload_end(status);
+}
+
+EXPORT int cuStreamAddCallback(void *a0, void *a1, void *a2, unsigned int a3);
+EXPORT int cuStreamAddCallback(void *a0, void *a1, void *a2, unsigned int a3)
+{
+	HOOK_ENTER(cuStreamAddCallback, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamAddCallback(a0, a1, a2, a3);
+	return hidden_wait_end(status);
+}
+
+EXPORT int cuStreamAddCallback_ptsz(void *a0, void *a1, void *a2, unsigned int a3);
+EXPORT int cuStreamAddCallback_ptsz(void *a0, void *a1, void *a2, unsigned int a3)
+{
+	HOOK_ENTER(cuStreamAddCallback_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = hidden_wait_begin();
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamAddCallback_ptsz(a0, a1, a2, a3);
+	return hidden_wait_end(status);
 }
 
 EXPORT int cuStreamBeginCapture(void *stream);
@@ -1434,6 +2050,32 @@ EXPORT int cuStreamEndCapture_ptsz(void *a0, void **a1)
 	int status = driver.cuStreamEndCapture_ptsz(a0, a1);
 
 	return capture_end_end(status);
+}
+
+EXPORT int cuStreamQuery(void *a0);
+EXPORT int cuStreamQuery(void *a0)
+{
+	HOOK_ENTER(cuStreamQuery, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = query_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamQuery(a0);
+	return query_end(&call, status);
+}
+
+EXPORT int cuStreamQuery_ptsz(void *a0);
+EXPORT int cuStreamQuery_ptsz(void *a0)
+{
+	HOOK_ENTER(cuStreamQuery_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	struct hook_call call;
+	int status = query_begin(&call);
+
+	if (status != 0)
+		return status;
+	status = driver.cuStreamQuery_ptsz(a0);
+	return query_end(&call, status);
 }
 
 EXPORT int cuStreamSynchronize(void *stream);
@@ -2201,7 +2843,7 @@ const struct driver_name driver_names[] = {
 	ROW(cuEventDestroy_v2, NULL, DRIVER_CUDA),
 	ROW(cuEventElapsedTime, NULL, DRIVER_CUDA),
 	ROW(cuEventElapsedTime_v2, NULL, DRIVER_CUDA),
-	ROW(cuEventQuery, NULL, DRIVER_CUDA),
+	ROW(cuEventQuery, (void *)cuEventQuery, DRIVER_CUDA),
 	ROW(cuEventRecord, NULL, DRIVER_CUDA),
 	ROW(cuEventRecord_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuEventSynchronize, (void *)cuEventSynchronize, DRIVER_CUDA),
@@ -2248,6 +2890,10 @@ const struct driver_name driver_names[] = {
 	ROW(cuLaunchCooperativeKernel_ptsz, (void *)cuLaunchCooperativeKernel_ptsz, DRIVER_CUDA),
 	ROW(cuLaunchGrid, (void *)cuLaunchGrid, DRIVER_CUDA),
 	ROW(cuLaunchGridAsync, (void *)cuLaunchGridAsync, DRIVER_CUDA),
+	ROW(cuLaunchHostFunc, (void *)cuLaunchHostFunc, DRIVER_CUDA),
+	ROW(cuLaunchHostFunc_ptsz, (void *)cuLaunchHostFunc_ptsz, DRIVER_CUDA),
+	ROW(cuLaunchHostFunc_v2, (void *)cuLaunchHostFunc_v2, DRIVER_CUDA),
+	ROW(cuLaunchHostFunc_v2_ptsz, (void *)cuLaunchHostFunc_v2_ptsz, DRIVER_CUDA),
 	ROW(cuLaunchKernel, (void *)cuLaunchKernel, DRIVER_CUDA),
 	ROW(cuLaunchKernelEx, (void *)cuLaunchKernelEx, DRIVER_CUDA),
 	ROW(cuLaunchKernelEx_ptsz, (void *)cuLaunchKernelEx_ptsz, DRIVER_CUDA),
@@ -2266,9 +2912,11 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemFree, (void *)cuMemFree, DRIVER_CUDA),
 	ROW(cuMemFreeAsync, (void *)cuMemFreeAsync, DRIVER_CUDA),
 	ROW(cuMemFreeAsync_ptsz, (void *)cuMemFreeAsync_ptsz, DRIVER_CUDA),
+	ROW(cuMemFreeHost, (void *)cuMemFreeHost, DRIVER_CUDA),
 	ROW(cuMemFree_v2, (void *)cuMemFree_v2, DRIVER_CUDA),
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
+	ROW(cuMemHostUnregister, (void *)cuMemHostUnregister, DRIVER_CUDA),
 	ROW(cuMemMap, (void *)cuMemMap, DRIVER_CUDA),
 	ROW(cuMemMapArrayAsync, (void *)cuMemMapArrayAsync, DRIVER_CUDA),
 	ROW(cuMemMapArrayAsync_ptsz, (void *)cuMemMapArrayAsync_ptsz, DRIVER_CUDA),
@@ -2281,10 +2929,51 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemRetainAllocationHandle, (void *)cuMemRetainAllocationHandle, DRIVER_CUDA),
 	ROW(cuMemSetMemPool, (void *)cuMemSetMemPool, DRIVER_CUDA),
 	ROW(cuMemUnmap, (void *)cuMemUnmap, DRIVER_CUDA),
+	ROW(cuMemcpy, (void *)cuMemcpy, DRIVER_CUDA),
+	ROW(cuMemcpy2D, (void *)cuMemcpy2D, DRIVER_CUDA),
+	ROW(cuMemcpy2DUnaligned, (void *)cuMemcpy2DUnaligned, DRIVER_CUDA),
+	ROW(cuMemcpy2DUnaligned_v2, (void *)cuMemcpy2DUnaligned_v2, DRIVER_CUDA),
+	ROW(cuMemcpy2DUnaligned_v2_ptds, (void *)cuMemcpy2DUnaligned_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpy2D_v2, (void *)cuMemcpy2D_v2, DRIVER_CUDA),
+	ROW(cuMemcpy2D_v2_ptds, (void *)cuMemcpy2D_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpy3D, (void *)cuMemcpy3D, DRIVER_CUDA),
+	ROW(cuMemcpy3DPeer, (void *)cuMemcpy3DPeer, DRIVER_CUDA),
+	ROW(cuMemcpy3DPeer_ptds, (void *)cuMemcpy3DPeer_ptds, DRIVER_CUDA),
+	ROW(cuMemcpy3D_v2, (void *)cuMemcpy3D_v2, DRIVER_CUDA),
+	ROW(cuMemcpy3D_v2_ptds, (void *)cuMemcpy3D_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyAtoA, (void *)cuMemcpyAtoA, DRIVER_CUDA),
+	ROW(cuMemcpyAtoA_v2, (void *)cuMemcpyAtoA_v2, DRIVER_CUDA),
+	ROW(cuMemcpyAtoA_v2_ptds, (void *)cuMemcpyAtoA_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyAtoD, (void *)cuMemcpyAtoD, DRIVER_CUDA),
+	ROW(cuMemcpyAtoD_v2, (void *)cuMemcpyAtoD_v2, DRIVER_CUDA),
+	ROW(cuMemcpyAtoD_v2_ptds, (void *)cuMemcpyAtoD_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyAtoH, (void *)cuMemcpyAtoH, DRIVER_CUDA),
+	ROW(cuMemcpyAtoH_v2, (void *)cuMemcpyAtoH_v2, DRIVER_CUDA),
+	ROW(cuMemcpyAtoH_v2_ptds, (void *)cuMemcpyAtoH_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyDtoA, (void *)cuMemcpyDtoA, DRIVER_CUDA),
+	ROW(cuMemcpyDtoA_v2, (void *)cuMemcpyDtoA_v2, DRIVER_CUDA),
+	ROW(cuMemcpyDtoA_v2_ptds, (void *)cuMemcpyDtoA_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyDtoD, (void *)cuMemcpyDtoD, DRIVER_CUDA),
+	ROW(cuMemcpyDtoD_v2, (void *)cuMemcpyDtoD_v2, DRIVER_CUDA),
+	ROW(cuMemcpyDtoD_v2_ptds, (void *)cuMemcpyDtoD_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyDtoH, (void *)cuMemcpyDtoH, DRIVER_CUDA),
+	ROW(cuMemcpyDtoH_v2, (void *)cuMemcpyDtoH_v2, DRIVER_CUDA),
+	ROW(cuMemcpyDtoH_v2_ptds, (void *)cuMemcpyDtoH_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyHtoA, (void *)cuMemcpyHtoA, DRIVER_CUDA),
+	ROW(cuMemcpyHtoA_v2, (void *)cuMemcpyHtoA_v2, DRIVER_CUDA),
+	ROW(cuMemcpyHtoA_v2_ptds, (void *)cuMemcpyHtoA_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyHtoD, (void *)cuMemcpyHtoD, DRIVER_CUDA),
+	ROW(cuMemcpyHtoD_v2, (void *)cuMemcpyHtoD_v2, DRIVER_CUDA),
+	ROW(cuMemcpyHtoD_v2_ptds, (void *)cuMemcpyHtoD_v2_ptds, DRIVER_CUDA),
+	ROW(cuMemcpyPeer, (void *)cuMemcpyPeer, DRIVER_CUDA),
+	ROW(cuMemcpyPeer_ptds, (void *)cuMemcpyPeer_ptds, DRIVER_CUDA),
+	ROW(cuMemcpy_ptds, (void *)cuMemcpy_ptds, DRIVER_CUDA),
 	ROW(cuMipmappedArrayCreate, (void *)cuMipmappedArrayCreate, DRIVER_CUDA),
 	ROW(cuMipmappedArrayDestroy, (void *)cuMipmappedArrayDestroy, DRIVER_CUDA),
 	ROW(cuMipmappedArrayGetMemoryRequirements, NULL, DRIVER_CUDA),
 	ROW(cuModuleUnload, (void *)cuModuleUnload, DRIVER_CUDA),
+	ROW(cuStreamAddCallback, (void *)cuStreamAddCallback, DRIVER_CUDA),
+	ROW(cuStreamAddCallback_ptsz, (void *)cuStreamAddCallback_ptsz, DRIVER_CUDA),
 	ROW(cuStreamBeginCapture, (void *)cuStreamBeginCapture, DRIVER_CUDA),
 	ROW(cuStreamBeginCaptureToCig, (void *)cuStreamBeginCaptureToCig, DRIVER_CUDA),
 	ROW(cuStreamBeginCaptureToCig_ptsz, (void *)cuStreamBeginCaptureToCig_ptsz, DRIVER_CUDA),
@@ -2307,8 +2996,8 @@ const struct driver_name driver_names[] = {
 	ROW(cuStreamGetCtx_v2_ptsz, NULL, DRIVER_CUDA),
 	ROW(cuStreamIsCapturing, NULL, DRIVER_CUDA),
 	ROW(cuStreamIsCapturing_ptsz, NULL, DRIVER_CUDA),
-	ROW(cuStreamQuery, NULL, DRIVER_CUDA),
-	ROW(cuStreamQuery_ptsz, NULL, DRIVER_CUDA),
+	ROW(cuStreamQuery, (void *)cuStreamQuery, DRIVER_CUDA),
+	ROW(cuStreamQuery_ptsz, (void *)cuStreamQuery_ptsz, DRIVER_CUDA),
 	ROW(cuStreamSynchronize, (void *)cuStreamSynchronize, DRIVER_CUDA),
 	ROW(cuStreamSynchronize_ptsz, (void *)cuStreamSynchronize_ptsz, DRIVER_CUDA),
 	ROW(cuThreadExchangeStreamCaptureMode, NULL, DRIVER_CUDA),

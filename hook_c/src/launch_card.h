@@ -5,6 +5,7 @@
 #ifndef VGPU_LAUNCH_CARD_H
 #define VGPU_LAUNCH_CARD_H
 
+#include "last_work.h"
 #include "launch_clock.h"
 #include "sys.h"
 #include "tenant.h"
@@ -120,11 +121,14 @@ static inline struct vgpu_usage_device *card_published(const struct launch_card 
 	return &card->region->usage->slot[slot].dev[card->index];
 }
 
-/* Under the lock: predicted work that is under way. */
+/* Under the lock: predicted work that is under way, or was and is not charged yet. */
 static inline void card_publish_pending(const struct launch_card *card)
 {
-	__atomic_store_n(&card_published(card)->pending_ns, throttle_pending(&card->throttle),
-			 __ATOMIC_RELAXED);
+	__atomic_store_n(
+		&card_published(card)->pending_ns,
+		last_work_word(throttle_pending(&card->throttle) + card->throttle.overdue_ns,
+			       throttle_is_dry(&card->throttle)),
+		__ATOMIC_RELAXED);
 }
 
 /* Under the lock: when the queue will have run dry. */

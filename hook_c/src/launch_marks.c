@@ -176,6 +176,9 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 		uint64_t now_ns = clock_ns();
 
 		card_lock(card);
+		if (mark->interval.launches != 0 && !is_known &&
+		    now_ns - dry_ns > THROTTLE_DOUBT_NS)
+			throttle_note_tail(&card->throttle, mark->interval.last);
 		if (mark->interval.launches != 0)
 			throttle_late(&card->throttle, &mark->interval, now_ns - dry_ns);
 		/* Where no other container's work can be in between, an idle card comes to it at
@@ -257,6 +260,7 @@ static bool finish(struct launch_card *card, struct mark *mark)
 			mark->closed_ns = asked_ns;
 		throttle_unfinished(&card->throttle, &mark->interval, now_ns);
 		card_publish(card);
+		card_publish_pending(card);
 		card_unlock(card);
 		return false;
 	}

@@ -18,37 +18,128 @@ static void count_sync(struct launch_card *card, uint32_t change)
  * what it ends with is no end of ours then, and the arbiter need not know of it. */
 static void begin_wait(struct hook_call *call, struct launch_card *card)
 {
+	struct throttle *throttle = &card->throttle;
+
 	card_lock(card);
-	if (throttle_is_in_doubt(&card->throttle, call->begun_ns) && !marks_is_busy(card) &&
-	    throttle_is_in_doubt(&card->throttle, call->begun_ns))
-		throttle_dry(&card->throttle);
-	call->launches = throttle_launches(&card->throttle);
-	call->is_counted = !throttle_is_dry(&card->throttle);
+	if (throttle_is_in_doubt(throttle, call->begun_ns) && !marks_is_busy(card) &&
+	    throttle_is_in_doubt(throttle, call->begun_ns)) {
+		throttle_note_tail(throttle, throttle->open.last);
+		throttle_dry(throttle);
+	}
+	call->launches = throttle_launches(throttle);
+	call->is_counted = !throttle_is_dry(throttle);
 	if (call->is_counted)
 		count_sync(card, 1);
 	card_unlock(card);
 }
 
-int sync_begin(struct hook_call *call)
+/* The card that the call may wait for; NULL: there is none, or no limit. */
+static struct launch_card *card_at_work(void)
 {
 	struct tenant *tenant = launch_is_free() ? NULL : tenant_joined();
 	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
-	call->gate = NULL;
-	wait_begin(call);
-	if (tenant == NULL || cards == NULL)
-		return CUDA_SUCCESS;
+	return tenant == NULL || cards == NULL ? NULL : card_of(tenant, NULL);
+}
 
-	struct launch_card *card = card_of(tenant, NULL);
+/* `most_ns` of predicted work may have no mark behind it when the wait begins: its return tells
+ * when that has ended. */
+static void begin_sync(struct hook_call *call, uint64_t most_ns)
+{
+	struct launch_card *card = call->gate = card_at_work();
+
+	if (card == NULL)
+		return;
+	call->begun_ns = clock_near_ns();
+	begin_wait(call, card);
+	/* One of several streams tells of itself alone. */
+	if (call->is_counted &&
+	    (__atomic_load_n(&card->throttle.open.predicted_ns, __ATOMIC_RELAXED) >= most_ns ||
+	     __atomic_load_n(&card->only_stream, __ATOMIC_RELAXED) == SEVERAL_STREAMS))
+		marks_set(card, NO_STREAM, 0);
+}
+
+int sync_begin(struct hook_call *call)
+{
+	wait_begin(call);
+	begin_sync(call, SYNC_MARK_NS);
+	return CUDA_SUCCESS;
+}
+
+int event_sync_begin(struct hook_call *call)
+{
+	wait_begin(call);
+	begin_sync(call, 1);
+	return CUDA_SUCCESS;
+}
+
+int copy_begin(struct hook_call *call)
+{
+	call->giving = NULL;
+	begin_sync(call, 1);
+	return CUDA_SUCCESS;
+}
+
+/* Work that takes longer than predicted has a mark behind it as soon as the program asks for it. */
+int query_begin(struct hook_call *call)
+{
+	struct launch_card *card = call->gate = card_at_work();
 
 	if (card == NULL)
 		return CUDA_SUCCESS;
-	call->gate = card;
 	call->begun_ns = clock_near_ns();
-	begin_wait(call, card);
-	if (__atomic_load_n(&card->throttle.open.predicted_ns, __ATOMIC_RELAXED) >= SYNC_MARK_NS)
+	card_lock(card);
+
+	bool is_in_doubt = throttle_is_in_doubt(&card->throttle, call->begun_ns);
+
+	card_unlock(card);
+	if (is_in_doubt)
 		marks_set(card, NO_STREAM, 0);
 	return CUDA_SUCCESS;
+}
+
+int query_end(struct hook_call *call, int status)
+{
+	if (call->gate != NULL && status == CUDA_SUCCESS)
+		marks_harvest(call->gate);
+	return status;
+}
+
+/* Around a call that waits for the card inside the driver, or that makes something tell the program
+ * of the end of its work which no hook sees. */
+int hidden_wait_begin(void)
+{
+	struct launch_card *card = card_at_work();
+	bool is_dry;
+
+	if (card == NULL)
+		return CUDA_SUCCESS;
+	card_lock(card);
+	is_dry = throttle_is_dry(&card->throttle);
+	card_unlock(card);
+	if (!is_dry)
+		marks_set(card, NO_STREAM, 0);
+	return CUDA_SUCCESS;
+}
+
+int hidden_wait_end(int status)
+{
+	struct launch_card *card = card_at_work();
+
+	if (card != NULL)
+		marks_harvest(card);
+	return status;
+}
+
+/* Whether the wait has shown that the open interval takes far longer than anybody could know: that
+ * is measured now, since the program may end before it launches again. */
+static bool is_surprised(const struct launch_card *card)
+{
+	const struct throttle_interval *open = &card->throttle.open;
+	uint64_t begun_ns = open->start_ns + open->idle_ns + open->predicted_ns;
+
+	return open->launches != 0 && card->throttle.is_known_dry &&
+	       card->throttle.queue_end_ns > begun_ns + THROTTLE_SURPRISE_NS;
 }
 
 static int end_sync(struct hook_call *call, int status, bool is_all, void *stream)
@@ -57,7 +148,9 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 
 	if (card == NULL)
 		return wait_end(call, status);
+
 	uint64_t now_ns = clock_near_ns();
+	bool must_measure;
 
 	marks_harvest(card);
 	card_lock(card);
@@ -67,9 +160,16 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 		throttle_drained(&card->throttle, now_ns - call->begun_ns > SHORT_WAIT_NS, now_ns);
 		card->only_stream = NO_STREAM;
 	}
-	if (call->is_counted)
+	must_measure = is_surprised(card);
+	if (call->is_counted) {
 		count_sync(card, UINT32_MAX);
+		card_publish_pending(card);
+	}
 	card_unlock(card);
+	if (must_measure) {
+		marks_set(card, NO_STREAM, 0);
+		marks_harvest(card);
+	}
 	return wait_end(call, status);
 }
 

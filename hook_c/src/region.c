@@ -2,6 +2,7 @@
 #include "region.h"
 
 #include "decimal.h"
+#include "last_work.h"
 #include "log.h"
 #include "sys.h"
 
@@ -315,6 +316,8 @@ static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 		return NULL;
 	if (!lock_kept(region, index, F_WRLCK))
 		return NULL;
+	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE)
+		last_work_charge(region->usage, slot, now_ns(CLOCK_MONOTONIC));
 	raise_slots_high(region, index + 1);
 	__atomic_store_n(&slot->state, VGPU_SLOT_CLAIMED, __ATOMIC_SEQ_CST);
 	slot->pid = region->pid;
@@ -607,10 +610,6 @@ static void tend_own(struct region *region)
 /* Its owner is gone, and has left what it held to a forked child. */
 static void keep_of_child(struct vgpu_usage_slot *slot)
 {
-	for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
-		__atomic_store_n(&slot->dev[card].pending_ns, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&slot->dev[card].queue_end_ns, 0, __ATOMIC_RELAXED);
-	}
 	if ((slot->flags & VGPU_FLAG_KEPT) == 0)
 		log_warning("process %u has ended, and what it held counts until its forked "
 			    "children have",
@@ -636,6 +635,7 @@ static void clear_dead(struct region *region)
 			lock_byte(region, index, F_UNLCK);
 			continue;
 		}
+		last_work_charge(region->usage, slot, now_ns(CLOCK_MONOTONIC));
 		if (is_kept(region, index)) {
 			keep_of_child(slot);
 		} else {

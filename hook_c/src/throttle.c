@@ -11,8 +11,10 @@
 #define STEADY_NS 500  /* the same, of what always takes the same, beyond an eighth */
 #define SELDOM 4       /* part of the marks behind that */
 #define LEAST_LASTS 32 /* samples, until the least of a class is forgotten */
-#define SAMPLE_OFTEN 64
-#define SAMPLE_SELDOM 512
+#define SAMPLE_OFTEN 63
+#define SAMPLE_SELDOM 511
+#define LONG_PERIOD 16
+#define MOST_CALM 4
 #define OFTEN_UNTIL 512
 #define LEAST_COST_NS 500
 #define LEAST_WAIT_NS 20000
@@ -114,6 +116,37 @@ void throttle_add_first(struct throttle *throttle, const struct throttle_class *
 	open->is_graph = class->is_graph;
 }
 
+/* Launches until the next tail that is measured. Of programs that launch many before each of them,
+ * and whose tails take what is predicted, not every one. */
+static uint32_t next_tail(const struct throttle_class *class)
+{
+	if (class->period < LONG_PERIOD || class->period > SAMPLE_SELDOM / 2)
+		return class->period;
+	return class->period *
+	       (uint32_t)least(UINT64_C(1) << class->calm, SAMPLE_SELDOM / class->period);
+}
+
+/* Odd numbers: of what comes by turns each is measured. */
+static uint32_t next_sample(const struct throttle_class *class)
+{
+	uint32_t usual = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
+
+	return class->period == 0 ? usual : (uint32_t)least(usual, next_tail(class));
+}
+
+void throttle_note_tail(struct throttle *throttle, uint16_t last)
+{
+	struct throttle_class *class = &throttle->class[last];
+	uint16_t period = (uint16_t)((uint16_t) class->launches - class->tail);
+
+	if (period == 0) /* it was noted already */
+		return;
+	class->tail = (uint16_t) class->launches;
+	class->period = period;
+	if (class->until_sample > next_tail(class))
+		class->until_sample = next_tail(class);
+}
+
 void throttle_add_sample(struct throttle *throttle, struct throttle_class *class)
 {
 	if (class->samples == 0) {
@@ -123,7 +156,7 @@ void throttle_add_sample(struct throttle *throttle, struct throttle_class *class
 	}
 	throttle->wants_idle = true;
 	if (class->until_sample <= 1)
-		class->until_sample = class->launches < OFTEN_UNTIL ? SAMPLE_OFTEN : SAMPLE_SELDOM;
+		class->until_sample = next_sample(class);
 	else
 		class->until_sample--;
 }
@@ -177,7 +210,7 @@ struct throttle_interval throttle_close(struct throttle *throttle)
 	    closed.returned_ns < throttle->bracket_ns + LONGEST_LAUNCH_NS)
 		close_bracket(throttle, &closed);
 	throttle->bracket_ns = 0;
-	throttle->open = (struct throttle_interval){0};
+	throttle->open = (struct throttle_interval){.last = closed.last};
 	return closed;
 }
 
@@ -200,6 +233,11 @@ void throttle_late(struct throttle *throttle, struct throttle_interval *closed, 
 static bool is_far_above(uint64_t busy_ns, uint64_t expected_ns)
 {
 	return busy_ns > 2 * expected_ns + THROTTLE_SURPRISE_NS;
+}
+
+static bool is_unlike(const struct throttle_class *class, uint64_t sample)
+{
+	return sample > class->cost_ns + class->cost_ns / 4 + NOISE_NS;
 }
 
 /* Of a class whose launches took now this and now that, weighed so that a mark follows most of
@@ -248,7 +286,11 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->least_ns += (sample - class->least_ns) / LEAST_LASTS;
 	class->least_ns = least(class->least_ns, class->cost_ns);
 	class->doubt_ns = doubt_of(class);
-	class->fickle -= class->fickle != 0;
+	class->fickle = (uint8_t)less(class->fickle, 1) & 0x1f;
+	if (is_unlike(class, sample))
+		class->calm = 0;
+	else if (interval->launches == 1 && class->calm < MOST_CALM)
+		class->calm++;
 	if (is_longer) {
 		class->until_sample = 1;
 		class->fickle = MOST_FICKLE;
@@ -260,7 +302,7 @@ static void learn(struct throttle *throttle, const struct throttle_interval *int
 		class->until_sample = 1;
 	else if (sample > 2 * class->cost_ns)
 		class->until_sample = (uint32_t)least(class->until_sample, SOON);
-	else if (class->launches >= OFTEN_UNTIL && interval->starts == 0)
+	else if (class->launches >= OFTEN_UNTIL && interval->starts == 0 && class->period == 0)
 		class->until_sample = SAMPLE_SELDOM; /* as good as one */
 	class->samples += class->samples < MIN_SAMPLES;
 }
@@ -313,6 +355,7 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 	if (interval->known_idle_ns != 0 && throttle->last_end_ns != 0)
 		learn_drain(throttle, less(whole, interval->known_idle_ns));
 	throttle->last_end_ns = most(throttle->last_end_ns, end_ns);
+	throttle->overdue_ns = 0;
 	if (interval->launches != 0) {
 		throttle->finished += interval->launches;
 		busy = measured(interval, span, whole);
@@ -340,12 +383,25 @@ uint64_t throttle_surprise_ns(const struct throttle *throttle,
 	return busy_ns - interval->predicted_ns;
 }
 
+/* The card is at work until then at least, with what was to have ended before. */
+static void put_off(struct throttle *throttle, uint64_t end_ns)
+{
+	throttle->overdue_ns += less(end_ns, throttle->queue_end_ns);
+	throttle->queue_end_ns = most(throttle->queue_end_ns, end_ns);
+}
+
 void throttle_unfinished(struct throttle *throttle, const struct throttle_interval *oldest,
 			 uint64_t now_ns)
 {
 	uint64_t later = less(throttle_pending(throttle), oldest->predicted_ns);
 
-	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns + THROTTLE_START_NS + later);
+	uint64_t begun_ns = most(oldest->begun_ns, throttle->last_end_ns);
+
+	if (is_far_above(less(now_ns, begun_ns), oldest->predicted_ns + oldest->idle_ns))
+		throttle->is_ample = false;
+	put_off(throttle, now_ns + THROTTLE_START_NS + later);
+	if (oldest->launches == 0) /* that was launched without a limit */
+		throttle->overdue_ns = 0;
 }
 
 bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
@@ -354,7 +410,7 @@ bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 
 	if (is_surprise)
 		throttle->is_ample = false;
-	throttle->queue_end_ns = most(throttle->queue_end_ns, now_ns);
+	put_off(throttle, now_ns);
 	return is_surprise;
 }
 

@@ -60,11 +60,14 @@ struct throttle_class {
 	uint32_t gaps; /* between the kernels of a graph that come one after the other */
 	uint32_t left; /* launches of the batch that are still to come; 0: of an unknown one, too */
 	uint32_t proven; /* launches in batches; THROTTLE_TRUSTED: there is no bound any more */
-	uint16_t samples;
-	uint8_t is_out;    /* launched with an unknown cost, and not measured yet */
-	bool is_graph;     /* the driver's launch returns when the card has long begun */
-	bool is_dependent; /* no gap lies before it */
-	uint8_t fickle; /* began to take longer so many samples ago, from MOST_FICKLE down to 0 */
+	uint16_t tail;   /* launches, the lower bits, at the last one that was found to be one */
+	uint16_t period; /* launches from one tail to the next; 0: none has been found */
+	uint8_t samples;
+	uint8_t is_out;        /* launched with an unknown cost, and not measured yet */
+	bool is_graph : 1;     /* the driver's launch returns when the card has long begun */
+	bool is_dependent : 1; /* no gap lies before it */
+	uint8_t fickle : 5;    /* began to take longer so many samples ago, from MOST_FICKLE on */
+	uint8_t calm;          /* tails in a row that took what was predicted */
 } __attribute__((aligned(64)));
 
 struct throttle_interval {
@@ -84,6 +87,7 @@ struct throttle_interval {
 	bool is_in_order;       /* all of it in one stream */
 	bool is_bracketed;      /* one launch, from a mark on an idle card on */
 	bool is_graph;          /* its first launch is a graph's */
+	uint16_t last;          /* the class of the last launch */
 };
 
 /* First one line of the processor's cache: all that nearly every launch reads and changes. */
@@ -101,6 +105,9 @@ struct throttle {
 	struct throttle_interval open;
 	uint64_t started_ns; /* of the last launch, on an idle card; 0: the card was busy */
 	uint64_t closed_ns;  /* predicted work in intervals that are closed and not finished */
+	uint64_t overdue_ns; /* beyond that and the open one's, since the card was seen to be busy
+			      * still
+			      */
 	uint64_t closed_idle_ns;
 	uint64_t closed_launches; /* all before the open interval */
 	uint64_t drained_ns;      /* when a wait returned */
@@ -167,6 +174,13 @@ static inline bool throttle_is_in_doubt(const struct throttle *throttle, uint64_
 	       now_ns > throttle->queue_end_ns + THROTTLE_DOUBT_NS;
 }
 
+/* The same, with what has a mark behind it already. */
+static inline bool throttle_is_overdue(const struct throttle *throttle, uint64_t now_ns)
+{
+	return now_ns > throttle->queue_end_ns + THROTTLE_DOUBT_NS && !throttle->is_known_dry &&
+	       throttle_pending(throttle) != 0;
+}
+
 /* Whether a mark has to stand behind the launch: soon, if it is one of those that take now this and
  * now that, since the card may then be idle before it is predicted to be. */
 static inline bool throttle_is_due(const struct throttle *throttle,
@@ -204,7 +218,7 @@ static inline bool throttle_must_measure(const struct throttle *throttle,
 					 const struct throttle_class *class, uint64_t now_ns)
 {
 	return class->until_sample <= 1 || throttle->times_idle ||
-	       throttle_is_in_doubt(throttle, now_ns);
+	       throttle_is_overdue(throttle, now_ns);
 }
 
 /* Whether throttle_launched has to follow the launch. Where the card only runs dry because kernels
@@ -278,6 +292,7 @@ throttle_add(struct throttle *throttle, struct throttle_class *class, bool has_e
 	throttle->tokens_ns -= (int64_t)cost_ns;
 	if (class->doubt_ns > 0 || throttle->is_ample)
 		throttle->tokens_ns -= class->doubt_ns;
+	open->last = (uint16_t)(class - throttle->class);
 	if (class->left != 0) {
 		class->left--;
 		class->proven += class->proven < THROTTLE_TRUSTED;
@@ -299,6 +314,20 @@ struct throttle_interval throttle_close(struct throttle *throttle);
 /* The mark that ended the interval has just been made on an idle card, and the next launch follows.
  */
 void throttle_bracket(struct throttle *throttle, struct throttle_interval *closed, uint64_t now_ns);
+
+/* The card was found idle longer than anything was predicted to take, and nothing tells since when:
+ * the program waits for the last launch by something that no hook sees. So the launches of that
+ * class that are likely to be the next such tails are measured, each by itself. */
+void throttle_note_tail(struct throttle *throttle, uint16_t last);
+
+/* Before a launch, when what is known of the one before it is known: whether that was a tail at
+ * all. */
+static inline void throttle_check_tail(struct throttle *throttle, uint64_t now_ns)
+{
+	if (throttle->open.launches == 0 &&
+	    (throttle->is_known_dry || now_ns <= throttle->queue_end_ns + THROTTLE_DOUBT_NS))
+		throttle->class[throttle->open.last].period = 0;
+}
 
 /* The mark of a closed interval was recorded late: the card had nothing to do before it. */
 void throttle_late(struct throttle *throttle, struct throttle_interval *closed, uint64_t idle_ns);

@@ -24,6 +24,34 @@ static struct vgpu_limits *limits;
 static struct vgpu_usage *usage;
 static struct slots slots;
 
+/* How a program learns that what it has launched has ended. */
+enum way {
+	WAY_NONE,
+	WAY_STREAM,
+	WAY_CONTEXT,
+	WAY_COPY,
+	WAY_EVENT,
+	WAY_EVENT_QUERY,
+	WAY_STREAM_QUERY,
+	WAY_FREE,
+	WAY_CALLBACK, /* which sets a word of memory */
+	WAY_MEMORY,   /* that a kernel writes, looked at without a pause */
+	WAY_MEMORY_NOW_AND_THEN,
+	WAYS,
+};
+
+static const char *const way_names[WAYS] = {"nothing",
+					    "stream",
+					    "context",
+					    "copy",
+					    "event",
+					    "event query",
+					    "stream query",
+					    "free",
+					    "callback",
+					    "memory",
+					    "memory, now and then"};
+
 /* A simulated process: its container, its work, its copy of the hooks' state. */
 struct program {
 	uint64_t kernel_ns;
@@ -35,6 +63,8 @@ struct program {
 	uint64_t first_ns; /* the first ones take so long, of the same class */
 	uint64_t firsts;   /* 0: 50 */
 	uint64_t again;    /* launches after which it begins anew; 0: never */
+	enum way way;
+	uint64_t each;     /* so many launches it waits; 0: each */
 	uint64_t contexts; /* made after the first one */
 	uint64_t extra;  /* each so-manieth launch has no counterpart on the other card; 0: none */
 	uint64_t extras; /* so far */
@@ -344,6 +374,97 @@ static void train(unsigned int number)
 	}
 }
 
+static void synchronize_event(unsigned int on, const struct sim_event *event)
+{
+	while (!event->is_done) {
+		sim_spend(500);
+		sim_is_idle(on);
+	}
+	sim_spend(sim_latency.drain_ns);
+}
+
+/* Asks until it has ended, an event if there is one. */
+static void query(unsigned int on, void *stream, const struct sim_event *event)
+{
+	for (int status = CUDA_ERROR_NOT_READY; status != CUDA_SUCCESS;) {
+		struct hook_call call = {0};
+
+		sim_spend(SIM_US);
+		query_begin(&call);
+		status = stream_query(stream);
+		if (event != NULL)
+			status = event->is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+		query_end(&call, status);
+	}
+	sim_is_idle(on);
+}
+
+static void look_at_memory(unsigned int on, bool is_now_and_then)
+{
+	while (!sim_is_idle(on)) {
+		if (is_now_and_then)
+			sim_sleep(0);
+		else
+			sim_spend(SIM_US);
+	}
+}
+
+static void wait_by(enum way way, void *stream)
+{
+	unsigned int on = card_under(stream);
+	struct hook_call call = {0};
+	struct sim_event event;
+
+	switch (way) {
+	case WAY_STREAM:
+		sync_begin(&call);
+		sim_synchronize(on);
+		stream_sync_end(&call, CUDA_SUCCESS, stream, false);
+		break;
+	case WAY_CONTEXT:
+		sync_begin(&call);
+		sim_synchronize(on);
+		context_sync_end(&call, CUDA_SUCCESS);
+		break;
+	case WAY_COPY:
+		copy_begin(&call);
+		sim_synchronize(on);
+		sim_spend(5 * SIM_US);
+		sync_end(&call, CUDA_SUCCESS);
+		break;
+	case WAY_EVENT:
+		sim_record(on, &event);
+		event_sync_begin(&call);
+		synchronize_event(on, &event);
+		sync_end(&call, CUDA_SUCCESS);
+		break;
+	case WAY_EVENT_QUERY:
+		sim_record(on, &event);
+		query(on, stream, &event);
+		break;
+	case WAY_STREAM_QUERY:
+		query(on, stream, NULL);
+		break;
+	case WAY_FREE:
+		hidden_wait_begin();
+		sim_synchronize(on);
+		hidden_wait_end(CUDA_SUCCESS);
+		break;
+	case WAY_CALLBACK:
+		hidden_wait_begin();
+		hidden_wait_end(CUDA_SUCCESS);
+		look_at_memory(on, false);
+		break;
+	case WAY_MEMORY:
+	case WAY_MEMORY_NOW_AND_THEN:
+		look_at_memory(on, way == WAY_MEMORY_NOW_AND_THEN);
+		break;
+	case WAY_NONE:
+	case WAYS:
+		break;
+	}
+}
+
 static void work(unsigned int number)
 {
 	struct program *own = &program[number];
@@ -386,6 +507,9 @@ static void work(unsigned int number)
 		gate_end(&call);
 		if (own->is_paced)
 			pace(own, ns, (void *)stream);
+		if (own->launches % (own->each == 0 ? 1 : own->each) ==
+		    (own->each == 0 ? 0 : own->each - 1))
+			wait_by(own->way, (void *)stream);
 		if (own->is_synchronous) {
 			sync_begin(&call);
 			sim_synchronize(card_under((void *)stream));
@@ -644,6 +768,36 @@ static void test_what_is_waited_for_is_paid_for(void)
 	CHECK(is_near("30 % of 200 us, sync", alone(what, 30), 30, 2));
 	what.kernel_ns = 150 * SIM_MS;
 	CHECK(is_near("30 % of 150 ms, sync", alone(what, 30), 30, 2));
+}
+
+/* One function and shape that takes now this and now that: what it took is known, whatever tells
+ * the program that it has ended. */
+static void test_every_way_of_waiting_teaches_what_a_launch_took(void)
+{
+	static const uint32_t percents[] = {10, 50};
+	static const uint64_t lengths_us[][2] = {{20, 50000}, {20, 2000}, {200, 5000}};
+	static const uint64_t each[] = {1, 10}; /* launches before a wait; the last one is longer */
+
+	for (enum way way = WAY_STREAM; way < WAYS; way++) {
+		for (unsigned int i = 0; i < 12; i++) {
+			const uint64_t *us = lengths_us[i / 4];
+			uint32_t percent = percents[i / 2 % 2];
+			struct program what = {.kernel_ns = us[1] * SIM_US,
+					       .first_ns = us[0] * SIM_US,
+					       .way = way,
+					       .each = each[i % 2]};
+			char name[96];
+
+			what.firsts = what.each == 1 ? 1 : what.each - 1;
+			what.again = what.firsts + 1;
+			(void)alone(what, percent);
+			sim_run(RUN_NS);
+			snprintf(name, sizeof(name), "%u %%, %llu us to %llu us, %llu a time, %s",
+				 percent, (unsigned long long)us[0], (unsigned long long)us[1],
+				 (unsigned long long)what.each, way_names[way]);
+			CHECK(is_near(name, share(0, 2 * RUN_NS), percent, 2));
+		}
+	}
 }
 
 /* Whatever the way to the card and back takes: it is idle time, and not charged. */
@@ -1588,6 +1742,7 @@ int main(void)
 	RUN(test_every_limit_holds_for_every_length);
 	RUN(test_the_least_shares_are_given);
 	RUN(test_what_is_waited_for_is_paid_for);
+	RUN(test_every_way_of_waiting_teaches_what_a_launch_took);
 	RUN(test_starts_from_idle_are_not_charged);
 	RUN(test_clocks_may_drift);
 	RUN(test_mixed_kernels_and_several_streams);

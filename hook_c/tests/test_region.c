@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "files.h"
+#include "last_work.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,6 +132,61 @@ static void test_a_killed_process_is_cleared(void)
 	nap(60);
 	region_tend(&region, false);
 	CHECK(region_sum(&region, 0) == 0);
+}
+
+/* Has 40 ms of the card's time not charged on the first card, which are over; and on the second one
+ * a launch that nobody knows the end of. */
+static int leave_work(const struct files *unused)
+{
+	struct region region;
+	struct vgpu_usage_slot *slot;
+	struct timespec now;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	slot = &region.usage->slot[region.slot];
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	slot->dev[0].pending_ns = last_work_word(UINT64_C(40000000), true);
+	slot->dev[1].queue_end_ns =
+		((uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec) & ~UINT64_C(1);
+	slot->dev[1].pending_ns = last_work_word(5000, false);
+	nap(200);
+	_exit(0);
+}
+
+static void test_what_the_dead_had_under_way_is_charged_once(void)
+{
+	const int64_t *owed;
+	struct region region;
+
+	CHECK(join(&region));
+	for (unsigned int i = 0; i < VGPU_MAX_DEVICES; i++)
+		region.usage->turn[i] = (struct vgpu_usage_turn){0};
+	pid_t pid = spawn(leave_work, &files);
+
+	collect(pid);
+	for (int i = 0; i < 2; i++) {
+		region_tend(&region, true);
+		owed = &region.usage->turn[0].balance_ns;
+		CHECK(*owed < -39999000 && *owed > -40001000);
+		owed = &region.usage->turn[1].balance_ns;
+		CHECK(*owed <= -200000000 && *owed >= -1001000000);
+		CHECK(region.usage->turn[2].balance_ns == 0);
+	}
+}
+
+/* Its slot is not free yet when another one comes. */
+static void test_who_takes_the_slot_of_the_dead_charges_what_they_had_under_way(void)
+{
+	struct region region;
+
+	files.usage->turn[0] = (struct vgpu_usage_turn){0};
+	pid_t pid = spawn(leave_work, &files);
+
+	collect(pid);
+	CHECK(join(&region));
+	CHECK(files.usage->turn[0].balance_ns < -39999000);
 }
 
 static void test_a_killed_process_that_nobody_collects_is_cleared(void)
@@ -495,6 +551,8 @@ int main(void)
 	RUN_ON_FILES(test_the_sum_counts_all_processes);
 	RUN_ON_FILES(test_what_is_asked_for_is_seen_and_not_held);
 	RUN_ON_FILES(test_a_killed_process_is_cleared);
+	RUN_ON_FILES(test_what_the_dead_had_under_way_is_charged_once);
+	RUN_ON_FILES(test_who_takes_the_slot_of_the_dead_charges_what_they_had_under_way);
 	RUN_ON_FILES(test_a_killed_process_that_nobody_collects_is_cleared);
 	RUN_ON_FILES(test_what_a_killed_process_held_counts_until_its_forked_child_has_ended);
 	RUN_ON_FILES(test_who_becomes_another_program_holds_nothing_of_the_old_ones);

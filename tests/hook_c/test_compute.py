@@ -8,6 +8,7 @@ count; that a share is reached is tested in simulated time, in hook_c/tests/sim_
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
 from tests.hook_c.conftest import BUSY, GIB, Busy, Start
 from tests.hook_c.container import LIBRARY, SANITIZED, Container
+from tests.hook_c.program import Process
 
 HARD = 1
 # Credit that is there at the beginning, and one kernel; of a run of 1 s.
@@ -64,6 +66,54 @@ def test_no_more_than_the_share(
     # All of it was measured and charged: what the program has launched takes no less.
     charged_ns = container.usage.slot[0].dev[0].busy_ns
     assert charged_ns >= 0.9 * (share - SLACK) * 1e9
+
+
+def _launch_100_ms(tenant: Process) -> int:
+    """Launch something after an allocation, whose address this returns."""
+    code, address = tenant.do("allocate", 4096)
+    assert code == 0
+    assert tenant.do("launch", tenant.do("kernel", "busy_100ms")) == 0
+    return int(address)
+
+
+@pytest.mark.parametrize("way", ["copy", "event", "event query", "stream query"])
+def test_a_program_that_knows_that_its_work_has_ended_has_paid_for_it(
+    limited: Callable[[int], Container], start: Start, way: str
+) -> None:
+    """It may end at once."""
+    container = limited(10)
+    tenant = start(container)
+    _, event = tenant.do("out", "cuEventCreate", 0)
+    address = _launch_100_ms(tenant)
+
+    if way == "copy":
+        assert tenant.do("round_trip", address, "text") == "text"
+    elif way == "stream query":
+        while tenant.do("call", "cuStreamQuery", 0) != 0:
+            pass
+    else:
+        assert tenant.do("call", "cuEventRecord", event, 0) == 0
+        ask = "cuEventSynchronize" if way == "event" else "cuEventQuery"
+        while tenant.do("call", ask, event) != 0:
+            pass
+
+    # What is not charged yet, since a mark stands behind the program's own event, is in its slot.
+    device = container.usage.slot[0].dev[0]
+    assert device.busy_ns + device.pending_ns >= 90_000_000
+
+
+def test_what_a_killed_process_had_under_way_is_charged(
+    limited: Callable[[int], Container], start: Start
+) -> None:
+    container = limited(10)
+    first = start(container)
+    _launch_100_ms(first)
+    time.sleep(0.08)
+    first.kill()
+
+    start(container)
+
+    assert container.usage.turn[0].balance_ns <= -70_000_000
 
 
 def test_graphs_count_like_their_kernels(limited: Callable[[int], Container], busy: Busy) -> None:
