@@ -121,7 +121,9 @@ struct vgpu_usage_device {
 	uint64_t queue_end_ns; /* predicted; lowest bit: a thread waits for the card */
 };
 
-/* One process. Written by that process alone; cleared by whoever finds it dead. */
+/* One process. Written by that process alone; cleared by whoever finds it dead. Its owner holds a
+ * lock of the kernel (F_GETLK shows it) on the byte of the file that has the slot's number, for as
+ * long as it lives. */
 struct vgpu_usage_slot {
 	uint32_t state;      /* VGPU_SLOT_… */
 	uint32_t pid;        /* in the process's own PID namespace */

@@ -6,6 +6,7 @@
 #include "log.h"
 #include "sys.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +17,17 @@
 #ifndef F_OFD_SETLK
 #define F_OFD_SETLK 37 /* Linux 3.15; not in the headers of glibc 2.17 */
 #endif
-#define FIRST_KEPT (VGPU_MAX_SLOTS + 1) /* byte of the first slot's other lock */
+
+/* Bytes of the usage file that stand for locks. */
+enum {
+	FIRST_LIFE = 0, /* by slot: its owner's address space exists */
+	MAKE = VGPU_MAX_SLOTS,
+	FIRST_KEPT,                                 /* by slot: its owner's descriptors exist */
+	FIRST_CHANGE = FIRST_KEPT + VGPU_MAX_SLOTS, /* by slot: it changes its owner */
+};
+
+#define LIFE_BYTES 4096
+#define PF_EXITING 0x4 /* of the flags in /proc/PID/stat */
 
 /* A change takes some instructions, taking another slot some system calls; either may be stopped in
  * the middle for as long as the system likes. */
@@ -31,43 +42,50 @@ static uint64_t now_ns(clockid_t clock)
 	return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* The owner's lock, and the lock under which a slot changes its owner. A record lock ends with the
- * process, not with the last copy of the descriptor: a forked child that lives on does not keep
- * the slot of its parent. It also ends when the process closes any descriptor of the file; the
- * owner then takes it again (see tend_own), and until then witness_lives speaks for it. */
-static bool lock_byte(const struct region *region, uint32_t index, short type)
+static int set_lock(int fd, int command, uint32_t byte, short type)
 {
 	struct flock lock = {
-		.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
+		.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
 
-	return sys_fcntl(region->fd, F_SETLK, (uintptr_t)&lock) == 0;
+	return sys_fcntl(fd, command, (uintptr_t)&lock);
 }
 
-/* The owner's other lock. False: a copy of an earlier owner's descriptor is still open. */
+/* The lock under which a slot changes its owner. A record lock ends with the process that holds it,
+ * whoever has copies of the descriptor. 0, or what the kernel says. */
+static int lock_change(const struct region *region, uint32_t index, short type)
+{
+	return set_lock(region->fd, F_SETLK, FIRST_CHANGE + index, type);
+}
+
+/* False: a copy of an earlier owner's descriptor is still open. */
 static bool lock_kept(const struct region *region, uint32_t index, short type)
 {
-	struct flock lock = {.l_type = type,
-			     .l_whence = SEEK_SET,
-			     .l_start = (off_t)(FIRST_KEPT + index),
-			     .l_len = 1};
-
-	return sys_fcntl(region->kept_fd, F_OFD_SETLK, (uintptr_t)&lock) == 0;
+	return set_lock(region->kept_fd, F_OFD_SETLK, FIRST_KEPT + index, type) == 0;
 }
 
-static bool is_kept(const struct region *region, uint32_t index)
+static bool is_usage_file(const struct region *region, int fd)
 {
-	struct flock lock = {.l_type = F_WRLCK,
-			     .l_whence = SEEK_SET,
-			     .l_start = (off_t)(FIRST_KEPT + index),
-			     .l_len = 1};
+	struct stat status = {0};
 
-	return sys_fcntl(region->fd, F_GETLK, (uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK;
+	return sys_fstat(fd, &status) == 0 && status.st_dev == region->device &&
+	       status.st_ino == region->inode;
 }
 
-/* Whether a process of which /proc says this state and so many threads still holds memory. The
- * leader of a group becomes a zombie when it ends, whatever its threads do; the driver takes memory
- * back when the last of them ends, and a thread that has ended is counted no more. */
-static bool is_living(char state, uint64_t threads)
+/* Whether somebody holds the lock. "No" is what frees memory, so it must be proven: the kernel has
+ * answered, and about the usage file. Another thread may close all descriptors at any moment. */
+static bool is_locked(const struct region *region, uint32_t byte)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
+
+	return sys_fcntl(region->fd, F_GETLK, (uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK ||
+	       !is_usage_file(region, region->fd);
+}
+
+/* Whether a process of which /proc says this state and so many threads has yet to give its memory
+ * back. The leader of a group becomes a zombie when it ends, whatever its threads do; the driver
+ * takes memory back when the last of them ends, and a thread that has ended is counted no more. */
+static bool is_there(char state, uint64_t threads)
 {
 	return (state != 'Z' && state != 'X') || threads > 1;
 }
@@ -82,8 +100,13 @@ static const char *skip_fields(const char *field, unsigned int count)
 	return field;
 }
 
+struct proc_stat {
+	uint64_t start_time;
+	uint64_t flags;
+};
+
 /* Reads /proc/PID/stat; false if there is no such process, or it only waits to be collected. */
-static bool read_start_time(const char *pid, uint64_t *start_time)
+static bool read_stat(const char *pid, struct proc_stat *stat)
 {
 	uint64_t threads;
 	char path[40];
@@ -104,33 +127,44 @@ static bool read_start_time(const char *pid, uint64_t *start_time)
 	text[length] = '\0';
 
 	/* The second field is a name in brackets that may hold brackets and blanks. The third is
-	 * the state, the 20th counts threads, the 22nd is what we want. */
+	 * the state, the ninth the flags, the 20th counts threads, the 22nd is the start time. */
 	const char *state = strrchr(text, ')');
 
 	if (state == NULL || state[1] != ' ')
 		return false;
 	state += 2;
 
-	const char *field = skip_fields(state, 20 - 3);
+	const char *field = skip_fields(state, 9 - 3);
 
-	if (field == NULL || parse_decimal(&field, &threads) != 0 || !is_living(*state, threads))
+	if (field == NULL || parse_decimal(&field, &stat->flags) != 0)
+		return false;
+	field = skip_fields(field, 20 - 9);
+	if (field == NULL || parse_decimal(&field, &threads) != 0 || !is_there(*state, threads))
 		return false;
 	field = skip_fields(field, 22 - 20);
-	return field != NULL && parse_decimal(&field, start_time) == 0;
+	return field != NULL && parse_decimal(&field, &stat->start_time) == 0;
 }
 
-static bool witness_lives(const struct region *region, const struct vgpu_usage_slot *slot)
+/* The kernel takes the address space from a process that ends before it closes the driver's
+ * descriptors, which gives the memory back. A process of another PID namespace has no name here:
+ * until then it is known by its lock on FIRST_KEPT alone. */
+static bool is_ending(const struct region *region, const struct vgpu_usage_slot *slot)
 {
-	uint64_t start_time;
+	struct proc_stat stat;
 	char pid[16];
 
-	/* A process of another PID namespace has no name here: its lock alone counts. What bears
-	 * our own name and is not ours was this process's before it became another program. */
-	if (slot->pidns != region->pidns ||
-	    (slot->pid == region->pid && slot->start_time == region->start_time))
+	if (slot->pidns != region->pidns)
 		return false;
 	snprintf(pid, sizeof(pid), "%u", slot->pid);
-	return read_start_time(pid, &start_time) && start_time == slot->start_time;
+	return read_stat(pid, &stat) && stat.start_time == slot->start_time &&
+	       (stat.flags & PF_EXITING) != 0;
+}
+
+/* Whether the owner of the slot has ended, or has become another program. */
+static bool is_dead(const struct region *region, uint32_t index)
+{
+	return !is_locked(region, FIRST_LIFE + index) &&
+	       !is_ending(region, &region->usage->slot[index]);
 }
 
 static uint64_t own_pidns(void)
@@ -176,8 +210,7 @@ static bool make_file(int fd, struct reason *reason)
 					   .major = VGPU_ABI_MAJOR,
 					   .minor = VGPU_ABI_MINOR,
 					   .size = sizeof(struct vgpu_usage)};
-	struct flock lock = {
-		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VGPU_MAX_SLOTS, .l_len = 1};
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAKE, .l_len = 1};
 	struct stat status = {0};
 	bool made = true;
 
@@ -214,6 +247,7 @@ static int open_file(const char *path, bool create)
 bool region_open(struct region *region, const char *path, bool create, struct reason *reason)
 {
 	struct stat status = {0};
+	struct proc_stat stat;
 	int kept_fd;
 	int fd = open_file(path, create);
 
@@ -253,8 +287,7 @@ bool region_open(struct region *region, const char *path, bool create, struct re
 	region->inode = status.st_ino;
 	region->pid = sys_pid();
 	region->pidns = own_pidns();
-	if (!read_start_time("self", &region->start_time))
-		region->start_time = 0; /* no /proc: nobody can use it as a witness either */
+	region->start_time = read_stat("self", &stat) ? stat.start_time : 0;
 	region->usage = usage;
 	return true;
 }
@@ -305,17 +338,67 @@ static uint32_t slots_high(struct region *region)
 	return high;
 }
 
-/* Called with the byte's lock. Returns the slot, ours, or NULL if its owner lives without a lock,
- * or a child of it. Nobody changes numbers meanwhile; who wants to has asked, to find that out. */
-static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
+/* The path may lead elsewhere by now: locks on another file would be seen by nobody. */
+static int open_again(const struct region *region)
+{
+	int fd = open_file(region->path, false);
+
+	if (fd < 0 || is_usage_file(region, fd))
+		return fd;
+	sys_close(fd);
+	return -ESTALE;
+}
+
+/* The lock that says that its owner lives. It is one of an open file of which nothing is left but a
+ * mapping that forked children do not get. So it ends with the address space of the process, by
+ * exit, exec or a kill, is seen from every PID namespace, and no closing of descriptors ends it. */
+struct life_lock {
+	int fd;
+	void *page;
+};
+
+static void end_life(void *page)
+{
+	sys_unmap(page, LIFE_BYTES);
+}
+
+static bool open_life(const struct region *region, struct life_lock *life, struct reason *reason)
+{
+	life->fd = open_again(region);
+	if (life->fd < 0)
+		return refuse(reason, "%s: %s", region->path, strerror(-life->fd));
+	life->page = sys_map(LIFE_BYTES, PROT_NONE, life->fd);
+	/* Before there is a lock: a child that is forked in between keeps none. */
+	if (life->page != NULL && sys_advise(life->page, LIFE_BYTES, MADV_DONTFORK) == 0)
+		return true;
+	if (life->page != NULL)
+		end_life(life->page);
+	sys_close(life->fd);
+	return refuse(reason, "the usage file cannot be mapped");
+}
+
+/* Both locks of an owner, or none. */
+static bool lock_slot(const struct region *region, int life_fd, uint32_t index)
+{
+	if (set_lock(life_fd, F_OFD_SETLK, FIRST_LIFE + index, F_WRLCK) != 0)
+		return false;
+	if (lock_kept(region, index, F_WRLCK))
+		return true;
+	set_lock(life_fd, F_OFD_SETLK, FIRST_LIFE + index, F_UNLCK);
+	return false;
+}
+
+/* Called with the lock on the change. False if its owner lives, or a child of it. Nobody changes
+ * numbers meanwhile; who wants to has asked, to find that out. */
+static bool take_slot(struct region *region, int life_fd, uint32_t index)
 {
 	struct vgpu_usage_slot *slot = &region->usage->slot[index];
 
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE &&
-	    witness_lives(region, slot))
-		return NULL;
-	if (!lock_kept(region, index, F_WRLCK))
-		return NULL;
+	    !is_dead(region, index))
+		return false;
+	if (!lock_slot(region, life_fd, index))
+		return false;
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE)
 		last_work_charge(region->usage, slot, now_ns(CLOCK_MONOTONIC));
 	raise_slots_high(region, index + 1);
@@ -335,22 +418,55 @@ static struct vgpu_usage_slot *take_slot(struct region *region, uint32_t index)
 				 __ATOMIC_SEQ_CST);
 	}
 	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_SEQ_CST);
-	return slot;
+	return true;
 }
 
-static bool claim(struct region *region, struct reason *reason)
+static bool is_held(int error)
+{
+	return error == -EAGAIN || error == -EACCES;
+}
+
+static bool claim_any(struct region *region, int life_fd, struct reason *reason)
 {
 	for (uint32_t index = 0; index < VGPU_MAX_SLOTS; index++) {
-		if (!lock_byte(region, index, F_WRLCK))
+		int error = lock_change(region, index, F_WRLCK);
+
+		if (is_held(error))
 			continue;
-		if (take_slot(region, index) != NULL) {
-			__atomic_store_n(&region->slot, index, __ATOMIC_RELAXED);
-			__atomic_store_n(&region->claimed, 1, __ATOMIC_RELEASE);
-			return true;
-		}
-		lock_byte(region, index, F_UNLCK);
+		if (error != 0)
+			return refuse(reason, "the usage file cannot be locked: %s",
+				      strerror(-error));
+
+		bool is_taken = take_slot(region, life_fd, index);
+
+		lock_change(region, index, F_UNLCK);
+		if (!is_taken)
+			continue;
+		__atomic_store_n(&region->slot, index, __ATOMIC_RELAXED);
+		__atomic_store_n(&region->claimed, 1, __ATOMIC_RELEASE);
+		return true;
 	}
 	return refuse(reason, "%d processes of this container use the GPU already", VGPU_MAX_SLOTS);
+}
+
+/* Takes a slot, and keeps what it had before until then. */
+static bool claim(struct region *region, struct reason *reason)
+{
+	struct life_lock life;
+
+	if (!open_life(region, &life, reason))
+		return false;
+
+	bool is_claimed = claim_any(region, life.fd, reason);
+	void *unused = is_claimed ? region->life : life.page;
+
+	if (is_claimed)
+		region->life = life.page;
+	if (unused != NULL)
+		end_life(unused);
+	/* Only now: to close any descriptor of the file ends this process's locks on changes. */
+	sys_close(life.fd);
+	return is_claimed;
 }
 
 /* Record locks do not keep two threads of one process apart; this word does. Whoever holds it does
@@ -368,14 +484,12 @@ static void end_busy(struct region *region)
 /* False: it was closed, and cannot be opened again. */
 static bool keep_open(const struct region *region, int *fd)
 {
-	struct stat status = {0};
 	int fresh;
 
-	if (sys_fstat(*fd, &status) == 0 && status.st_dev == region->device &&
-	    status.st_ino == region->inode)
+	if (is_usage_file(region, *fd))
 		return true;
 	/* The number may be another file by now: it is not ours to close. */
-	fresh = open_file(region->path, false);
+	fresh = open_again(region);
 	if (fresh >= 0)
 		*fd = fresh;
 	return fresh >= 0;
@@ -587,23 +701,18 @@ static void tend_own(struct region *region)
 	struct reason reason;
 
 	if (!keep_open(region, &region->fd) || !keep_open(region, &region->kept_fd))
-		return; /* the witness speaks for us; the next visit tries again */
-
-	bool locked = lock_byte(region, slot, F_WRLCK);
-
+		return; /* the next visit tries again */
 	if (owns_slot(region, slot)) {
 		lock_kept(region, slot, F_WRLCK);
-		return; /* not locked: somebody is just looking whether we live */
+		return;
 	}
-	if (locked)
-		lock_byte(region, slot, F_UNLCK);
 	if (!begin_move(region))
-		return; /* the next visit tries again */
+		return;
 	log_warning("slot %u was taken from its living owner", slot);
-	if (!claim(region, &reason))
+	if (claim(region, &reason))
+		lock_kept(region, slot, F_UNLCK); /* never the same: its other lock was ours */
+	else
 		log_error("%s", reason.text);
-	else if (region->slot != slot)
-		lock_kept(region, slot, F_UNLCK);
 	end_move(region);
 }
 
@@ -622,21 +731,24 @@ static void clear_dead(struct region *region)
 {
 	uint32_t high = slots_high(region);
 
+	if (!keep_open(region, &region->fd))
+		return; /* nobody can be proven dead */
 	for (uint32_t index = 0; index < high; index++) {
 		struct vgpu_usage_slot *slot = &region->usage->slot[index];
 
 		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_FREE ||
 		    (region->claimed && index == region->slot) ||
-		    !lock_byte(region, index, F_WRLCK))
+		    is_locked(region, FIRST_LIFE + index) ||
+		    lock_change(region, index, F_WRLCK) != 0)
 			continue;
 		/* Once more, now that nobody else can change it. */
 		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_FREE ||
-		    witness_lives(region, slot)) {
-			lock_byte(region, index, F_UNLCK);
+		    !is_dead(region, index)) {
+			lock_change(region, index, F_UNLCK);
 			continue;
 		}
 		last_work_charge(region->usage, slot, now_ns(CLOCK_MONOTONIC));
-		if (is_kept(region, index)) {
+		if (is_locked(region, FIRST_KEPT + index)) {
 			keep_of_child(slot);
 		} else {
 			for (unsigned int card = 0; card < VGPU_MAX_DEVICES; card++) {
@@ -645,7 +757,7 @@ static void clear_dead(struct region *region)
 			}
 			__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_SEQ_CST);
 		}
-		lock_byte(region, index, F_UNLCK);
+		lock_change(region, index, F_UNLCK);
 	}
 }
 

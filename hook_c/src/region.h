@@ -2,11 +2,11 @@
 /* The usage file: what every process of this container holds on every card.
  *
  * Each process owns one slot and alone writes to it. There is no total, so there is none to
- * repair: the account is the sum over the slots of the living. The owner of a slot holds a kernel
- * record lock on the byte of the file that has the slot's number; a process that is gone holds no
- * lock, and that is how the others see it. What it held stays with the card for as long as a forked
- * child has the descriptors of the driver that it inherited, so a second lock is one that such a
- * child inherits, too.
+ * repair: the account is the sum over the slots of the living. The owner of a slot holds a lock of
+ * the kernel on the byte of the file that has the slot's number, for as long as its address space
+ * exists; that is how the others see that it lives. What cannot be proven dead counts. What a
+ * process held stays with the card for as long as a forked child has the descriptors of the driver
+ * that it inherited, so a second lock is one that such a child inherits, too.
  *
  * Everybody in the container may write anything into this file. What a process itself holds is
  * therefore also counted in its private memory, and that count is the one that its own limit is
@@ -24,7 +24,8 @@
 struct region {
 	struct vgpu_usage *usage; /* NULL: not open; never unmapped */
 	const char *path;
-	int fd;
+	int fd;       /* to ask for locks */
+	void *life;   /* the mapping that holds the owner's lock; region.c */
 	int kept_fd;  /* whose lock lasts until all copies are closed, of forked children too */
 	dev_t device; /* of the file, to find out that the two are still ours */
 	ino_t inode;
@@ -86,15 +87,14 @@ uint32_t region_list(struct region *region, unsigned int card, struct region_pro
 void region_note_high(struct region *region, unsigned int card);
 void region_note_refused(struct region *region, unsigned int card);
 
-/* Whether our slot still is ours: a process of another PID namespace may have found us without a
- * lock and taken us for dead. Any thread. */
+/* Whether our slot still is ours: everybody may write into the file. Any thread. */
 bool region_is_own(const struct region *region);
 
 /* Whether no other process has ever had a slot: then there are none of the dead. Any thread. */
 bool region_is_alone(const struct region *region);
 
 /* Clears the slots of the dead, at most every 50 ms a container by whoever comes first, and takes
- * care that our own lock still stands (a daemon may have closed all its descriptors).
+ * care that we can still see the others (a daemon may have closed all its descriptors).
  * `now`: without waiting for the 50 ms. Any thread; never waits. */
 void region_tend(struct region *region, bool now);
 

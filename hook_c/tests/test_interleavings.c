@@ -35,6 +35,7 @@ static int sys_ftruncate(int fd, uint64_t size);
 static long sys_readlink(const char *path, char *buffer, size_t size);
 static void *sys_map(size_t size, int protection, int fd);
 static void sys_unmap(void *address, size_t size);
+static int sys_advise(void *address, size_t size, int advice);
 static uint32_t sys_pid(void);
 static uint32_t sys_user(void);
 static void sys_sleep_ns(long ns);
@@ -84,10 +85,11 @@ static int sim_clock(clockid_t clock, struct timespec *time);
 #define MOST_STEPS 2000
 #define FD_USAGE 1000
 #define FD_STAT 2000 /* + process */
+#define FD_LIFE 3000 /* + process */
 
 /* How the kernel ends a killed process: its leader is a zombie while a thread still ends; then the
- * descriptors and with them the locks are gone; then the driver has given back the memory; then
- * nothing is left of it. */
+ * address space, the descriptors and with them all locks are gone; then the driver has given back
+ * the memory, and nothing is left of it. */
 enum life {
 	LIFE_WHOLE,
 	LIFE_LEADER_GONE,
@@ -118,8 +120,10 @@ static struct thread {
 } threads[THREADS];
 
 static struct vgpu_usage usage;
-static uint32_t lock_owner[VGPU_MAX_SLOTS]; /* process + 1 */
-static struct thread *self;                 /* NULL: the search itself, for process `actor` */
+/* By slot; process + 1. */
+static uint32_t life_owner[VGPU_MAX_SLOTS];
+static uint32_t change_owner[VGPU_MAX_SLOTS];
+static struct thread *self; /* NULL: the search itself, for process `actor` */
 static unsigned int actor;
 static jmp_buf search_place;
 static unsigned int process_count;
@@ -133,7 +137,7 @@ static bool has_pool;
 static bool may_pass;      /* the limit, and what is asked for */
 static bool is_crowded;    /* others come to the pool and go whenever the driver is asked */
 static bool has_passed;    /* a call has ended well with what was not granted */
-static bool may_lose_slot; /* of the first process: as by another PID namespace, that saw no lock */
+static bool may_lose_slot; /* of the first process: somebody writes into the file */
 static bool has_lost_slot;
 static bool has_watcher;
 /* With three threads all orders are too many: those in which no more often than this a thread is
@@ -265,23 +269,32 @@ static uint32_t own_number(void)
 	return self == NULL ? actor + 1 : (uint32_t)(self->process - processes) + 1;
 }
 
+/* Nobody forks here, so the lock that children inherit ends with the owner's. */
 static int sys_fcntl(int fd, int command, uintptr_t argument)
 {
-	struct flock *lock = (struct flock *)argument; /* NOLINT */
-	uint32_t *owner = &lock_owner[lock->l_start % VGPU_MAX_SLOTS];
+	if (command == F_DUPFD_CLOEXEC)
+		return fd;
 
-	/* Nobody forks here: the lock that children inherit ends with the other one. */
-	if (lock->l_start > VGPU_MAX_SLOTS) {
+	struct flock *lock = (struct flock *)argument; /* NOLINT */
+	uint32_t byte = (uint32_t)lock->l_start;
+	bool is_change = byte >= FIRST_CHANGE;
+	uint32_t *owner =
+		is_change ? &change_owner[byte - FIRST_CHANGE] : &life_owner[byte % VGPU_MAX_SLOTS];
+
+	note(3);
+	if (byte >= FIRST_KEPT && !is_change) {
 		lock->l_type = F_UNLCK;
 		return 0;
 	}
-
-	(void)fd;
-	(void)command;
-	note(3);
 	if (self != NULL)
 		stop();
-	if (*owner != 0 && *owner != own_number())
+	if (command == F_GETLK) { /* also its own life: that is the lock of another open file */
+		if (*owner == 0)
+			lock->l_type = F_UNLCK;
+		note(*owner);
+		return 0;
+	}
+	if (*owner != 0 && (*owner != own_number() || fd >= FD_LIFE))
 		return -EAGAIN;
 	*owner = lock->l_type == F_UNLCK ? 0 : own_number();
 	return 0;
@@ -289,13 +302,16 @@ static int sys_fcntl(int fd, int command, uintptr_t argument)
 
 static int sys_open(const char *path, int flags, unsigned int mode)
 {
-	unsigned int pid = (unsigned int)strtoul(path + strlen("/proc/"), NULL, 10);
-
 	(void)flags;
 	(void)mode;
 	note(4);
 	if (self != NULL)
 		stop();
+	if (strcmp(path, "usage") == 0)
+		return FD_LIFE + (int)own_number() - 1;
+
+	unsigned int pid = (unsigned int)strtoul(path + strlen("/proc/"), NULL, 10);
+
 	return pid >= 1 && pid <= process_count && processes[pid - 1].life != LIFE_MEMORY_GONE
 		       ? FD_STAT + (int)pid - 1
 		       : -ENOENT;
@@ -307,8 +323,8 @@ static long sys_read(int fd, void *buffer, size_t size)
 	bool is_whole = process->life == LIFE_WHOLE;
 
 	note((uint64_t)process->life);
-	return snprintf(buffer, size, "%d (a) b) %c 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 %d 0 7 0",
-			fd - FD_STAT + 1, is_whole ? 'S' : 'Z',
+	return snprintf(buffer, size, "%d (a) b) %c 0 0 0 0 0 %d 0 0 0 0 0 0 0 0 0 0 %d 0 7 0",
+			fd - FD_STAT + 1, is_whole ? 'S' : 'Z', is_whole ? 0 : PF_EXITING,
 			process->life == LIFE_MEMORY_GONE ? 1 : 2);
 }
 
@@ -356,19 +372,31 @@ static long sys_readlink(const char *path, char *buffer, size_t size)
 	abort();
 }
 
+/* Only to keep the file of a life open. */
 static void *sys_map(size_t size, int protection, int fd)
 {
 	(void)size;
 	(void)protection;
-	(void)fd;
-	abort();
+	return &processes[fd - FD_LIFE];
 }
 
+static int sys_advise(void *address, size_t size, int advice)
+{
+	(void)address;
+	(void)size;
+	(void)advice;
+	return 0;
+}
+
+/* The one before: another slot has been taken. */
 static void sys_unmap(void *address, size_t size)
 {
 	(void)address;
 	(void)size;
-	abort();
+	for (unsigned int slot = 0; slot < PROCESSES + 1; slot++)
+		if (life_owner[slot] == own_number() &&
+		    slot != processes[own_number() - 1].region.slot)
+			life_owner[slot] = 0;
 }
 
 static uint32_t sys_pid(void)
@@ -489,7 +517,7 @@ static uint64_t state_key(void)
 		key = mix(key, slot->dev[0].asked_bytes);
 	}
 	for (unsigned int i = 0; i < PROCESSES + 1; i++)
-		key = mix(key, lock_owner[i]);
+		key = mix(key, life_owner[i] | (uint64_t)change_owner[i] << 32);
 	for (unsigned int i = 0; i < process_count; i++) {
 		const struct process *process = &processes[i];
 
@@ -531,6 +559,16 @@ static void end_waits(const struct thread *but_of)
 	}
 }
 
+static void drop_locks(uint32_t owner)
+{
+	for (unsigned int slot = 0; slot < PROCESSES + 1; slot++) {
+		if (life_owner[slot] == owner)
+			life_owner[slot] = 0;
+		if (change_owner[slot] == owner)
+			change_owner[slot] = 0;
+	}
+}
+
 /* Threads that may go on, and then what may happen to processes. */
 static unsigned int events(unsigned int wanted, bool act)
 {
@@ -558,9 +596,7 @@ static unsigned int events(unsigned int wanted, bool act)
 		if (act && count == wanted) {
 			process->life++;
 			if (process->life == LIFE_LOCKS_GONE)
-				for (unsigned int slot = 0; slot < PROCESSES + 1; slot++)
-					if (lock_owner[slot] == i + 1)
-						lock_owner[slot] = 0;
+				drop_locks(i + 1);
 			end_waits(NULL);
 			return 0;
 		}
@@ -596,7 +632,8 @@ static void begin(void (*set_up)(void))
 	memset(&usage, 0, offsetof(struct vgpu_usage, slot[PROCESSES + 1]));
 	memset(processes, 0, sizeof(processes));
 	memset(threads, 0, sizeof(threads));
-	memset(lock_owner, 0, sizeof(lock_owner[0]) * (PROCESSES + 1));
+	memset(life_owner, 0, sizeof(life_owner[0]) * (PROCESSES + 1));
+	memset(change_owner, 0, sizeof(change_owner[0]) * (PROCESSES + 1));
 	process_count = 0;
 	thread_count = 0;
 	limit = LIMIT;
@@ -711,8 +748,8 @@ static struct process *add_process(void)
 	uint32_t slot = process_count - 1;
 
 	actor = slot;
-	lock_owner[slot] = slot + 1;
-	take_slot(&process->region, slot);
+	take_slot(&process->region, FD_LIFE + (int)slot, slot);
+	process->region.life = process;
 	process->region.slot = slot;
 	process->region.claimed = 1;
 	process->region.tended_ns = UINT64_C(1000000000);

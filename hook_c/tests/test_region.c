@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -260,21 +261,47 @@ static void test_what_a_killed_process_held_counts_until_its_forked_child_has_en
 	CHECK(region_sum(&region, 0) == 0);
 }
 
-/* exec closes the descriptors; PID and start time stay. */
+static int hold_and_become_another_program(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	hold_bytes(&region, 0, 7 * MIB);
+	hold_bytes(&region, 1, 1);
+	nap(300);
+	execl("/bin/sleep", "sleep", "20", (char *)NULL);
+	return 2;
+}
+
+/* PID and start time stay the same. */
 static void test_who_becomes_another_program_holds_nothing_of_the_old_ones(void)
 {
 	struct region region;
 
 	CHECK(join(&region));
-	hold_bytes(&region, 0, 7 * MIB);
-	close(region.fd);
-	close(region.kept_fd);
-	CHECK(join(&region));
-	CHECK(region.slot == 0);
+	pid_t holder = spawn(hold_and_become_another_program, &files);
+
+	for (int tries = 0; tries < 2000 && region_sum(&region, 1) == 0; tries++)
+		nap(1);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	for (int tries = 0; tries < 500 && region_sum(&region, 0) != 0; tries++) {
+		nap(10);
+		region_tend(&region, true);
+	}
 	CHECK(region_sum(&region, 0) == 0);
+	CHECK(kill(holder, 0) == 0);
+	end(holder);
 }
 
-/* What a daemon does: every descriptor is closed, and with it the lock is gone. */
+static void close_all(void)
+{
+	for (int fd = 3; fd < 4096; fd++)
+		close(fd);
+}
+
+/* What a daemon does. */
 static int hold_and_close(const struct files *unused)
 {
 	struct region region;
@@ -282,17 +309,16 @@ static int hold_and_close(const struct files *unused)
 	(void)unused;
 	if (!join(&region))
 		return 1;
-	for (int fd = 3; fd < 4096; fd++)
-		close(fd);
+	close_all();
 	hold_bytes(&region, 0, 7 * MIB);
 	nap(300);
 	int reused = open("/dev/null", O_RDONLY);
+	struct stat status;
 
 	region_tend(&region, false);
-	/* The lock stands again, and the descriptor that took the old number is untouched. */
-	struct flock lock = {.l_type = F_WRLCK, .l_len = 1, .l_start = region.slot};
-
-	if (fcntl(reused, F_GETFD) < 0 || fcntl(region.fd, F_SETLK, &lock) != 0)
+	/* The file is open again, and the descriptor that took the old number is untouched. */
+	if (fcntl(reused, F_GETFD) < 0 || fstat(region.fd, &status) != 0 ||
+	    status.st_ino != region.inode)
 		return 2;
 	return region_sum(&region, 0) == 7 * MIB ? 0 : 3;
 }
@@ -325,13 +351,135 @@ static void test_a_process_that_closed_all_descriptors_keeps_its_slot(void)
 	CHECK(collect(holder) == 0);
 }
 
+/* Takes 7 MiB behind closed descriptors, and never looks at the file again. */
+static int hold_behind_closed_descriptors(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	close_all();
+	hold_bytes(&region, 0, 7 * MIB);
+	hold_bytes(&region, 1, 1);
+	nap(20000);
+	return 0;
+}
+
+static void test_who_closed_all_descriptors_is_seen_from_another_pid_namespace(void)
+{
+	struct region region;
+	struct region late;
+	struct reason reason;
+
+	CHECK(join(&region));
+	region.pidns++;
+	pid_t holder = spawn(hold_behind_closed_descriptors, &files);
+
+	for (int tries = 0; tries < 2000 && region_sum(&region, 1) == 0; tries++)
+		nap(1);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+
+	memset(&late, 0, sizeof(late));
+	CHECK(region_open(&late, files.usage_path, false, &reason));
+	late.pidns++;
+	CHECK(region_claim(&late, &reason));
+	CHECK(late.slot == 2);
+	CHECK(region_sum(&late, 0) == 7 * MIB);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+static int close_and_fork(const struct files *unused)
+{
+	struct region region;
+
+	(void)unused;
+	if (!join(&region))
+		return 1;
+	hold_bytes(&region, 0, 7 * MIB);
+	close_all();
+	pid_t child = fork();
+
+	if (child == 0) {
+		nap(20000);
+		_exit(0);
+	}
+	hold_bytes(&region, 1, (uint64_t)child);
+	nap(20000);
+	return 0;
+}
+
+/* Nothing that says that the parent lives is the child's. */
+static void test_a_child_without_its_parents_descriptors_keeps_nothing_of_it(void)
+{
+	struct region region;
+	uint64_t child = 0;
+
+	CHECK(join(&region));
+	pid_t holder = spawn(close_and_fork, &files);
+
+	for (int tries = 0; tries < 2000 && child == 0; tries++) {
+		nap(1);
+		child = region_sum(&region, 1);
+	}
+	CHECK(child != 0);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+	CHECK(kill((pid_t)child, SIGKILL) == 0);
+}
+
+static void test_who_closed_all_descriptors_sees_at_once_that_another_has_ended(void)
+{
+	struct region region;
+
+	CHECK(join(&region));
+	pid_t holder = start_holder();
+
+	region_tend(&region, true);
+	close(region.fd);
+	close(region.kept_fd);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
+/* A descriptor that is no longer the usage file's shows no lock, and nobody has ended. */
+static void test_who_cannot_be_proven_dead_counts(void)
+{
+	struct region region;
+	pid_t holder = start_holder();
+
+	CHECK(join(&region));
+	int other = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	CHECK(dup2(other, region.fd) == region.fd);
+	close(other);
+	region.path = "/nowhere/usage";
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	region.path = "/dev/null";
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	end(holder);
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 7 * MIB);
+	region.path = files.usage_path;
+	region_tend(&region, true);
+	CHECK(region_sum(&region, 0) == 0);
+}
+
 static void *live_on(void *unused)
 {
 	nap(60000);
 	return unused;
 }
 
-/* Its first thread ends, another lives on; the lock is gone, since it has closed a descriptor. */
+/* Its first thread ends, another lives on. */
 static int hold_and_end_the_first_thread(const struct files *unused)
 {
 	struct region region;
@@ -376,7 +524,7 @@ static void test_a_process_whose_first_thread_has_ended_keeps_its_slot(void)
 	CHECK(region_sum(&region, 0) == 0);
 }
 
-/* As a process of another PID namespace leaves it that has seen no lock. */
+/* As somebody leaves it who writes into the file. */
 static void test_an_owner_that_was_taken_for_dead_counts_again_at_once(void)
 {
 	struct region region;
@@ -486,16 +634,17 @@ static void test_the_1025th_process_is_refused(void)
 
 	memset(&region, 0, sizeof(region));
 	CHECK(region_open(&region, files.usage_path, false, &reason));
-	/* 1,024 living owners without a lock: this process, over and over, as another would see it.
-	 */
 	for (int i = 0; i < VGPU_MAX_SLOTS; i++)
-		slot[i] = (struct vgpu_usage_slot){.state = VGPU_SLOT_LIVE,
-						   .pid = region.pid,
-						   .start_time = region.start_time,
-						   .pidns = region.pidns};
-	region.pid++;
+		slot[i] = (struct vgpu_usage_slot){.state = VGPU_SLOT_LIVE, .pid = 1};
+	/* The locks of 1,024 owners that live. */
+	struct flock locks = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = VGPU_MAX_SLOTS};
+	int fd = open(files.usage_path, O_RDWR | O_CLOEXEC);
+
+	CHECK(fcntl(fd, F_OFD_SETLK, &locks) == 0);
 	CHECK(!region_claim(&region, &reason));
 	CHECK(strstr(reason.text, "1024 processes") != NULL);
+	close(fd);
+	CHECK(region_claim(&region, &reason));
 }
 
 static void test_what_is_no_usage_file(void)
@@ -558,6 +707,10 @@ int main(void)
 	RUN_ON_FILES(test_who_becomes_another_program_holds_nothing_of_the_old_ones);
 	RUN_ON_FILES(test_who_closed_all_descriptors_before_it_used_a_card_is_let_in);
 	RUN_ON_FILES(test_a_process_that_closed_all_descriptors_keeps_its_slot);
+	RUN_ON_FILES(test_who_closed_all_descriptors_is_seen_from_another_pid_namespace);
+	RUN_ON_FILES(test_a_child_without_its_parents_descriptors_keeps_nothing_of_it);
+	RUN_ON_FILES(test_who_closed_all_descriptors_sees_at_once_that_another_has_ended);
+	RUN_ON_FILES(test_who_cannot_be_proven_dead_counts);
 	RUN_ON_FILES(test_a_process_whose_first_thread_has_ended_keeps_its_slot);
 	RUN_ON_FILES(test_an_owner_that_was_taken_for_dead_counts_again_at_once);
 	RUN_ON_FILES(test_who_was_given_an_owners_slot_counts_for_that_owner);

@@ -64,14 +64,6 @@ def short_usage(container: Container) -> None:
     os.truncate(container.folder / "usage", 4096)
 
 
-def full_usage(container: Container) -> None:
-    """Let 1,024 living processes have slots already: all are this one's init."""
-    start_time = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
-    namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
-    for slot in container.usage.slot:
-        slot.state, slot.pid, slot.start_time, slot.pidns = 2, 1, start_time, namespace
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -84,21 +76,30 @@ def full_usage(container: Container) -> None:
         (other_cards, "no card that is visible here is named in the limits file"),
         (no_usage, "/dev/vgpu/usage: No such file"),
         (short_usage, "the usage file has 4096 bytes"),
-        (full_usage, "1024 processes of this container use the GPU already"),
     ],
 )
 def test_what_is_broken_refuses_cuinit_with_one_line(
     container: Container, probe: Probe, damage: Callable[[Container], None], words: str
 ) -> None:
     damage(container)
+    assert words in refusal(container, probe)
 
+
+def refusal(container: Container, probe: Probe) -> str:
+    """The one line of a process that gets no GPU."""
     found = probe("--allocate", "1m", wrapper=container.wrapper)
 
     assert found["init"]["code"] == SYSTEM_NOT_READY
     assert found["devices"] == []
     (line,) = found["stderr"].splitlines()
     assert line.startswith("vgpu: cuInit is refused: ")
-    assert words in line
+    return str(line)
+
+
+def test_a_process_beyond_the_last_slot_is_refused(container: Container, probe: Probe) -> None:
+    with container.all_slots_taken():
+        line = refusal(container, probe)
+    assert "1024 processes of this container use the GPU already" in line
 
 
 def test_nothing_on_stderr_when_all_is_well(container: Container, probe: Probe) -> None:

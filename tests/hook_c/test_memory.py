@@ -8,6 +8,7 @@ import pytest
 from tests.fakes.gpu.simulated_gpu import SimulatedGpu
 from tests.hook_c.conftest import GIB, MIB, Start
 from tests.hook_c.container import Container
+from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
 ILLEGAL_ADDRESS = 700
@@ -370,3 +371,40 @@ def test_a_daemon_that_closes_all_files_stays_counted(container: Container, star
     time.sleep(0.1)
     assert two.do("allocate", 700 * MIB)[0] == OUT_OF_MEMORY
     assert two.do("memory") == [GIB - 700 * MIB, GIB]
+
+
+def test_a_daemon_counts_in_other_pid_namespaces_until_it_ends(
+    container: Container, gpu: SimulatedGpu
+) -> None:
+    """No namespace knows the other's PIDs, and the daemon has no descriptor left."""
+    wrapper = [*container.wrapper, "unshare", "--pid", "--fork", "--kill-child"]
+    with Process(gpu, wrapper=wrapper) as daemon, Process(gpu, wrapper=wrapper) as other:
+        assert daemon.do("start") == 0
+        assert daemon.do("allocate", 900 * MIB)[0] == 0
+        daemon.do("close_all_files")
+        assert other.do("start") == 0
+        time.sleep(0.1)
+        assert other.do("allocate", 900 * MIB)[0] == OUT_OF_MEMORY
+        assert other.do("memory") == [GIB - 900 * MIB, GIB]
+        assert container.used() == gpu.used_bytes() == 900 * MIB
+
+        daemon.kill()
+        deadline = time.monotonic() + 30
+        while other.do("memory") != [GIB, GIB]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert other.do("allocate", 900 * MIB)[0] == 0
+        assert container.used() == gpu.used_bytes() == 900 * MIB
+
+
+def test_a_daemon_gets_at_once_what_an_ended_process_held(
+    container: Container, start: Start
+) -> None:
+    daemon, child = start(container), start(container)
+    assert daemon.do("allocate", 100 * MIB)[0] == 0
+    assert child.do("allocate", 700 * MIB)[0] == 0
+    assert daemon.do("memory") == [GIB - 800 * MIB, GIB]
+
+    daemon.do("close_all_files")
+    child.kill()
+    assert daemon.do("allocate", 900 * MIB)[0] == 0
