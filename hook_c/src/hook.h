@@ -73,7 +73,10 @@ int primary_retain_begin(struct hook_call *call, int device);
 int primary_retain_end(struct hook_call *call, int status, uint64_t context);
 int primary_release_end(int status, int device);
 
-/* The index of the device in the limits; -1: it was not promised. */
+/* The index of the device in the limits, or, below 0: that it was not promised, or that the driver
+ * does not say which card it is. It may say so later: before cuInit it says nothing. */
+#define CARD_NOT_PROMISED (-1)
+#define CARD_UNKNOWN (-2)
 int device_card(struct tenant *tenant, int device);
 
 /* The device of the current context; -1: there is none. Where the process sees one device only it

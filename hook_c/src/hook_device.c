@@ -20,8 +20,8 @@ static int find_card(const struct tenant *tenant, int device)
 	uint8_t uuid[16];
 
 	if (tenant_is_developer())
-		return device >= 0 && device < VGPU_MAX_DEVICES ? device : -1;
-	return read_uuid(device, uuid) ? limits_find(&tenant->limits, uuid) : -1;
+		return device >= 0 && device < VGPU_MAX_DEVICES ? device : CARD_NOT_PROMISED;
+	return read_uuid(device, uuid) ? limits_find(&tenant->limits, uuid) : CARD_UNKNOWN;
 }
 
 int device_card(struct tenant *tenant, int device)
@@ -32,11 +32,14 @@ int device_card(struct tenant *tenant, int device)
 	uint32_t *known = &tenant->card_of_ordinal[device];
 	uint32_t value = __atomic_load_n(known, __ATOMIC_RELAXED);
 
-	if (value == 0) {
-		value = (uint32_t)(find_card(tenant, device) + 2);
-		__atomic_store_n(known, value, __ATOMIC_RELAXED);
-	}
-	return (int)value - 2;
+	if (value != 0)
+		return (int)value - 2;
+
+	int card = find_card(tenant, device);
+
+	if (card != CARD_UNKNOWN)
+		__atomic_store_n(known, (uint32_t)(card + 2), __ATOMIC_RELAXED);
+	return card;
 }
 
 int device_now(const struct tenant *tenant)
@@ -93,17 +96,27 @@ int init_begin(struct hook_call *call)
  * a failing cuInit is understood sooner than a card without memory. */
 int init_end(struct hook_call *call, int status)
 {
+	bool is_known = true;
 	int count = 0;
 
 	if (call->tenant == NULL || status != CUDA_SUCCESS ||
 	    driver.cuDeviceGetCount(&count) != CUDA_SUCCESS || count == 0)
 		return status;
 	__atomic_store_n(&call->tenant->has_one_device, count == 1, __ATOMIC_RELAXED);
-	for (int device = 0; device < count; device++)
-		if (device_card(call->tenant, device) >= 0)
+	for (int device = 0; device < count; device++) {
+		int card = device_card(call->tenant, device);
+
+		if (card >= 0)
 			return status;
-	explain(&call->tenant->reason, "no card that is visible here is named in the limits file");
-	tenant_refuse(call->tenant);
+		is_known &= card != CARD_UNKNOWN;
+	}
+	if (is_known) {
+		explain(&call->tenant->reason,
+			"no card that is visible here is named in the limits file");
+		tenant_refuse(call->tenant);
+	} else {
+		explain(&call->tenant->reason, "the driver does not tell the cards' UUIDs");
+	}
 	return refuse_init(call->tenant);
 }
 

@@ -88,11 +88,14 @@ static uint64_t threads_of(struct tenant *tenant, int device)
 	return threads;
 }
 
-uint64_t local_bytes_of(void *function)
+/* False: the driver does not say. It is no kernel, and the driver says so itself, or it may say so
+ * the next time. */
+static bool ask_bytes(void *function, uint64_t *local_bytes)
 {
 	int device;
 	int bytes = 0;
 	int relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+	bool is_known = true;
 
 	/* The question may load the kernel, which a capture of another thread would not survive. */
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
@@ -102,9 +105,18 @@ uint64_t local_bytes_of(void *function)
 	     driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
 	     driver.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function,
 					 device) != CUDA_SUCCESS))
-		bytes = 0; /* no kernel: the driver says so itself */
+		is_known = false;
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
-	return bytes < 0 ? 0 : (uint64_t)bytes;
+	*local_bytes = !is_known || bytes < 0 ? 0 : (uint64_t)bytes;
+	return is_known;
+}
+
+uint64_t local_bytes_of(void *function)
+{
+	uint64_t bytes;
+
+	(void)ask_bytes(function, &bytes);
+	return bytes;
 }
 
 static struct tenant_local *find(struct tenant *tenant, uint64_t context)
@@ -278,9 +290,10 @@ static int charge_kernel(struct hook_call *call, void *function, void *stream,
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
-	uint64_t bytes = local_bytes_of(function);
+	uint64_t bytes;
 
-	remember(function, bytes);
+	if (ask_bytes(function, &bytes))
+		remember(function, bytes);
 	return bytes <= LOCAL_FIRST_BYTES || is_captured(stream)
 		       ? CUDA_SUCCESS
 		       : local_begin(call, *tenant, stream, bytes);

@@ -113,7 +113,7 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 	if (handle != NULL &&
 	    driver.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) !=
 		    CUDA_SUCCESS)
-		threshold = UINT64_MAX;
+		threshold = 0; /* what a pool begins with */
 	lock_pools(tenant);
 	if (is_graph || handle != NULL)
 		pool = find_pool(tenant, handle, is_graph, device); /* another thread was first */

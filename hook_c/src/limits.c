@@ -80,16 +80,9 @@ static bool check_header(const struct vgpu_header *header, struct reason *reason
 	return true;
 }
 
-bool limits_open(struct limits *limits, const char *path, struct reason *reason)
+static bool read_file(struct limits *limits, struct reason *reason)
 {
-	int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-
-	if (fd < 0)
-		return refuse(reason, "%s: %s", path, strerror(-fd));
-	bool is_mapped = map_file(limits, fd, reason);
-
-	sys_close(fd);
-	if (!is_mapped || !check_header(&limits->file->header, reason))
+	if (!check_header(&limits->file->header, reason))
 		return false;
 
 	for (unsigned int tries = 0; tries < OPEN_TRIES; tries++) {
@@ -103,6 +96,28 @@ bool limits_open(struct limits *limits, const char *path, struct reason *reason)
 		sys_sleep_ns(OPEN_WAIT_NS);
 	}
 	return refuse(reason, "the limits file promises no memory, or its writer stopped halfway");
+}
+
+bool limits_open(struct limits *limits, const char *path, struct reason *reason)
+{
+	int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+
+	if (fd < 0)
+		return refuse(reason, "%s: %s", path, strerror(-fd));
+	bool is_mapped = map_file(limits, fd, reason);
+
+	sys_close(fd);
+	if (is_mapped && read_file(limits, reason))
+		return true;
+	limits_close(limits);
+	return false;
+}
+
+void limits_close(struct limits *limits)
+{
+	if (limits->file != NULL)
+		sys_unmap((void *)limits->file, sizeof(*limits->file)); /* NOLINT */
+	*limits = (struct limits){.file = NULL};
 }
 
 void limits_refresh(struct limits *limits)

@@ -20,14 +20,18 @@ struct limits_card {
 };
 
 struct limits {
-	const struct vgpu_limits *file; /* NULL in developer mode; never unmapped */
+	const struct vgpu_limits *file; /* NULL in developer mode; not unmapped once it is used */
 	uint32_t seq;                   /* of the file at the last good copy */
 	unsigned int count;
 	struct limits_card card[VGPU_MAX_DEVICES];
 };
 
-/* Maps the file and takes the first copy. False: it is missing or not what it must be. */
+/* Maps the file and takes the first copy. False: it is missing or not what it must be. One thread.
+ */
 bool limits_open(struct limits *limits, const char *path, struct reason *reason);
+
+/* As if it had never been opened; nobody uses it yet. */
+void limits_close(struct limits *limits);
 
 /* Takes a new copy if the file has changed; keeps the old one if the writer does not come to an
  * end. Costs one load when nothing has changed. Any thread. */

@@ -18,7 +18,7 @@ enum mode {
 	MODE_MANAGED,
 };
 
-/* Of struct tenant; grows, and REFUSED is final. */
+/* Of struct tenant; grows, but for a step that fails: it is tried again. REFUSED is final. */
 enum stage {
 	STAGE_NEW, /* what a forked child finds */
 	STAGE_OPENING,
@@ -92,6 +92,14 @@ static struct tenant *page_of_process(void)
 	return page;
 }
 
+static bool open_usage(struct tenant *tenant, const char *path)
+{
+	if (region_open(&tenant->region, path, tenant_is_developer(), &tenant->reason))
+		return true;
+	limits_close(&tenant->limits);
+	return false;
+}
+
 static bool open_files(struct tenant *tenant)
 {
 	bool is_developer = tenant_is_developer();
@@ -106,7 +114,7 @@ static bool open_files(struct tenant *tenant)
 	} else if (!limits_open(&tenant->limits, VGPU_CONTAINER_LIMITS, &tenant->reason)) {
 		return false;
 	}
-	if (!region_open(&tenant->region, path, is_developer, &tenant->reason))
+	if (!open_usage(tenant, path))
 		return false;
 	log_start(tenant->region.usage, level);
 	tenant->quota.region = &tenant->region;
@@ -134,7 +142,7 @@ static void advance(struct tenant *tenant, enum stage from, enum stage via, enum
 
 	if (__atomic_compare_exchange_n(&tenant->stage, &stage, via, false, __ATOMIC_ACQUIRE,
 					__ATOMIC_ACQUIRE)) {
-		stage = step(tenant) ? to : STAGE_REFUSED;
+		stage = step(tenant) ? to : from;
 		__atomic_store_n(&tenant->stage, stage, __ATOMIC_RELEASE);
 		return;
 	}

@@ -131,7 +131,7 @@ struct tenant {
 	struct waits waits;
 	uint64_t selections;  /* of devices' pools: how many are under way, and a version */
 	struct region region; /* every launch reads its slot */
-	/* By ordinal: 0 not asked yet, 1 not promised, else card + 2. */
+	/* By ordinal: 0 not known yet, 1 not promised, else card + 2. */
 	uint32_t card_of_ordinal[TENANT_MAX_ORDINALS];
 	struct limits limits;
 	struct quota quota;
@@ -160,7 +160,8 @@ bool tenant_is_inert(void);
 /* Developer mode numbers cards as the process sees them; else they are known by UUID only. */
 bool tenant_is_developer(void);
 
-/* Reads limits and usage; enough to report. The first call of a process opens the two files. */
+/* Reads limits and usage; enough to report. The first call of a process opens the two files; one
+ * that cannot is refused, and the next call tries again. */
 enum tenant_state tenant_open(struct tenant **tenant);
 
 /* The same, and a slot of the usage file: before anything is charged. */
@@ -169,7 +170,7 @@ enum tenant_state tenant_join(struct tenant **tenant);
 /* The tenant if this process has joined, else NULL. For what can only follow an allocation. */
 struct tenant *tenant_joined(void);
 
-/* From now on no GPU is used by this process. */
+/* From now on no GPU is used by this process: what was found out about it cannot change. */
 void tenant_refuse(struct tenant *tenant);
 
 #endif

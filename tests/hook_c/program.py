@@ -8,6 +8,7 @@ import _ctypes
 import ctypes
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -400,6 +401,10 @@ class Program(Driver):
     def open_files(self) -> list[str]:
         """What the process's descriptors point to."""
         return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]]
+
+    def limit_files(self, count: int) -> None:
+        """Set how many descriptors the process may have; those that it has stay."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, 4096))
 
     def thread_count(self) -> int:
         """How many threads the process has."""
