@@ -124,20 +124,27 @@ static void find_parts(struct parts *parts, const struct tenant *tenant, enum te
 }
 
 /* `physical` is the device's, as the driver has just said. */
-static uint64_t physical_of(const struct part *part, const void *device, uint64_t physical)
+static struct nvml_memory physical_of(const struct part *part, const void *device,
+				      struct nvml_memory physical)
 {
 	struct nvml_memory memory;
 
 	if (part->device != device &&
 	    driver.nvmlDeviceGetMemoryInfo(part->device, &memory) == NVML_SUCCESS)
-		return memory.total;
+		return memory;
 	return physical;
 }
 
-/* Total and use as this container is to see them. A process that is refused, and a card that was
- * not promised, have none: never the whole card's numbers. */
+static uint64_t minimum(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Total, free and what this container uses. What is free is what cuMemGetInfo says: never more than
+ * the card has, so it may be less than the other two leave. A process that is refused, and a card
+ * that was not promised, have none: never the whole card's numbers. */
 static struct nvml_memory seen(struct tenant *tenant, enum tenant_state state, void *device,
-			       uint64_t physical)
+			       struct nvml_memory physical)
 {
 	struct nvml_memory memory = {0};
 	struct parts parts;
@@ -146,14 +153,14 @@ static struct nvml_memory seen(struct tenant *tenant, enum tenant_state state, v
 	for (uint32_t i = 0; i < parts.count; i++) {
 		const struct part *part = &parts.list[i];
 		struct quota_view view = quota_look(&tenant->quota, part->card);
-		uint64_t total = physical_of(part, device, physical);
+		struct nvml_memory whole = physical_of(part, device, physical);
+		uint64_t total = minimum(view.limit_bytes, whole.total);
+		uint64_t used = minimum(view.used_bytes, total);
 
-		if (view.limit_bytes < total)
-			total = view.limit_bytes;
 		memory.total += total;
-		memory.used += view.used_bytes < total ? view.used_bytes : total;
+		memory.used += used;
+		memory.free += minimum(total - used, whole.free);
 	}
-	memory.free = memory.total - memory.used;
 	return memory;
 }
 
@@ -171,15 +178,23 @@ int nvml_memory_end(int status, void *device, void *memory, unsigned int version
 	if (state == TENANT_INERT)
 		return status;
 
-	struct nvml_memory now = seen(tenant, state, device, version == 1 ? v1->total : v2->total);
+	if (tenant_joined() != NULL)
+		freed_settle(tenant, NULL);
 
+	struct nvml_memory physical = {.total = version == 1 ? v1->total : v2->total,
+				       .free = version == 1 ? v1->free : v2->free};
+	struct nvml_memory now = seen(tenant, state, device, physical);
+
+	/* As NVML itself has it: the second version's total is the sum of the other three, and the
+	 * first one's use holds the reserve. What others have of the card is reserved, to us. */
 	if (version == 1) {
 		*v1 = now;
+		v1->used = now.total - now.free;
 	} else {
 		v2->total = now.total;
 		v2->used = now.used;
 		v2->free = now.free;
-		v2->reserved = 0; /* total = reserved + used + free, and the reserve is not ours */
+		v2->reserved = now.total - now.free - now.used;
 	}
 	return status;
 }
@@ -195,8 +210,10 @@ int nvml_attributes_end(int status, void *device, void *attributes, unsigned int
 
 	enum tenant_state state = tenant_open(&tenant);
 
+	const struct nvml_memory physical = {.total = told->memory_mib << 20};
+
 	if (state != TENANT_INERT)
-		told->memory_mib = seen(tenant, state, device, told->memory_mib << 20).total >> 20;
+		told->memory_mib = seen(tenant, state, device, physical).total >> 20;
 	return status;
 }
 

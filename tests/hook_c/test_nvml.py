@@ -17,6 +17,7 @@ NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
+MEMORY_V2 = 0x02000028  # sizeof(nvmlMemory_v2_t), and the version
 LISTS = "nvmlDeviceGetComputeRunningProcesses"
 
 
@@ -65,6 +66,27 @@ def test_no_pid_of_another_container_is_in_the_accounting(
     gpu.inject("nvmlDeviceGetAccountingPids", code=INSUFFICIENT_SIZE)
 
     assert tenant.do("accounting_pids") == [0, 0]
+
+
+@pytest.mark.parametrize("limit", [GIB, 8 * GIB])
+def test_free_memory_is_what_cuda_says(
+    tmp_path: Path, gpu: SimulatedGpu, start: Start, needs_root: None, limit: int
+) -> None:
+    """Also where others have more of the card than the slice leaves them."""
+    container = Container(tmp_path / "slice", {gpu.uuid(0): limit})
+    tenant = start(container)
+    assert tenant.do("allocate", 100 * MIB)[0] == 0
+
+    for foreign_bytes in (0, 700 * MIB, 7 * GIB):
+        gpu.set_foreign_bytes(foreign_bytes)
+        free, total = tenant.do("memory")
+        one = tenant.do("nvml", "nvmlDeviceGetMemoryInfo")
+        two = tenant.do("nvml", "nvmlDeviceGetMemoryInfo", MEMORY_V2)
+
+        assert (one["free"], one["total"]) == (two["free"], two["total"]) == (free, total)
+        assert two["used"] == 100 * MIB
+        assert one["used"] == two["used"] + two["reserved"] == total - free
+    assert free < 8 * GIB - 7 * GIB
 
 
 def test_memory_is_the_slice_without_any_cuda_call(container: Container, gpu: SimulatedGpu) -> None:
