@@ -349,8 +349,12 @@ HOOKED = {
         "alloc_begin(&call, {out}, {bytes})",
         "alloc_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
+    "alloc.managed": Kind(
+        "managed_begin(&call, {out}, {bytes}, {flags})",
+        "alloc_end(&call, status, HOOK_VALUE(status, {out}))",
+    ),
     "alloc.pitch": Kind(
-        "pitch_begin(&call, {out}, {width}, {height})",
+        "pitch_begin(&call, {out}, {pitch}, {width}, {height}, {element})",
         "pitch_end(&call, status, HOOK_VALUE(status, {out}), HOOK_VALUE(status, {pitch}), "
         "{height})",
     ),
@@ -371,9 +375,13 @@ HOOKED = {
     "pool.set": Kind(instead="pool_set_attribute({pool}, {attribute}, {value})"),
     "pool.get": Kind(end="pool_get_end(status, {pool}, {attribute}, {value})"),
     "pool.change": Kind("pools_begin(&call)", "pools_given_end(&call, status)"),
-    "graph.alloc": Kind("graph_node_begin(&call, {parameters})"),
+    "graph.alloc": Kind(
+        "graph_node_begin(&call, GRAPH_PLACE({out}, {graph}, {dependencies}, {count}), "
+        "{parameters})"
+    ),
     "graph.node": Kind(
-        "graph_any_node_begin(&call, {parameters})",
+        "graph_any_node_begin(&call, GRAPH_PLACE({out}, {graph}, {dependencies}, {count}), "
+        "{parameters})",
         "graph_any_node_end(status, HOOK_VALUE(status, {out}), {parameters})",
     ),
     "graph.instantiate": Kind(
@@ -464,7 +472,7 @@ HOOKED = {
         "array_free_end(&call, status, (uint64_t)(uintptr_t){array})",
     ),
     "object.create": Kind(
-        "object_create_begin(&call, {out}, {bytes}, {properties})",
+        "object_create_begin(&call, {out}, {bytes}, {properties}, {flags})",
         "object_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "object.release": Kind(
@@ -490,26 +498,26 @@ HOOKED = {
     ),
     "free": Kind("free_begin(&call, {pointer})", "free_end(&call, status)"),
     "context.create": Kind(
-        "context_create_begin(&call, {device})",
+        "context_create_begin(&call, {out}, {device})",
         "context_create_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "context.destroy": Kind(end="context_destroy_end(status, (uint64_t)(uintptr_t){context})"),
     "context.attach": Kind(end="context_attach_end(status, HOOK_VALUE(status, {out}))"),
     "context.detach": Kind(end="context_detach_end(status, (uint64_t)(uintptr_t){context})"),
     "context.retain": Kind(
-        "primary_retain_begin(&call, {device})",
+        "primary_retain_begin(&call, {out}, {device})",
         "primary_retain_end(&call, status, HOOK_VALUE(status, {out}))",
     ),
     "context.release": Kind(end="primary_release_end(status, {device})"),
     "report.memory": Kind(end="memory_info_end(status, {free}, {total}, sizeof(*{free}))"),
     "report.total": Kind(end="total_memory_end(status, {total}, sizeof(*{total}), {device})"),
     "nvml.processes": Kind(
-        "nvml_processes_begin(&call, {count})",
+        "nvml_processes_begin(&call, {device}, {count})",
         "nvml_processes_end(&call, status, {device}, {count}, {list}, {number})",
     ),
     "nvml.no_processes": Kind(end="nvml_no_processes_end(status, {count})"),
     "nvml.details": Kind(
-        "nvml_details_begin(&call, {details})",
+        "nvml_details_begin(&call, {device}, {details})",
         "nvml_details_end(&call, status, {device}, {details})",
     ),
     "nvml.samples": Kind(end="nvml_samples_end(status, {device}, {samples}, {count})"),

@@ -44,6 +44,16 @@ struct hook_call {
 	uint64_t launches; /* that were made before the wait; launch_sync.c */
 };
 
+/* Where a program puts a node. */
+struct graph_place {
+	const void *out;
+	void *graph;
+	const void *dependencies;
+	uint64_t count;
+};
+
+#define GRAPH_PLACE(...) (&(const struct graph_place){__VA_ARGS__})
+
 /* CU_STREAM_PER_THREAD; below it CU_STREAM_LEGACY and the default. */
 #define STREAM_PER_THREAD 2
 
@@ -64,12 +74,12 @@ int init_begin(struct hook_call *call);
 int init_end(struct hook_call *call, int status);
 int memory_info_end(int status, void *free_bytes, void *total_bytes, size_t width);
 int total_memory_end(int status, void *total_bytes, size_t width, int device);
-int context_create_begin(struct hook_call *call, int device);
+int context_create_begin(struct hook_call *call, const void *out, int device);
 int context_create_end(struct hook_call *call, int status, uint64_t context);
 int context_destroy_end(int status, uint64_t context);
 int context_attach_end(int status, uint64_t context);
 int context_detach_end(int status, uint64_t context);
-int primary_retain_begin(struct hook_call *call, int device);
+int primary_retain_begin(struct hook_call *call, const void *out, int device);
 int primary_retain_end(struct hook_call *call, int status, uint64_t context);
 int primary_release_end(int status, int device);
 
@@ -87,10 +97,26 @@ int device_now(const struct tenant *tenant);
  * without a handle of their own, and where the driver cannot say. -1: there is none. */
 int stream_device(void *stream, void **context);
 
+/* hook_refusal.c */
+/* What the driver answers to every call as long as cuInit has not been called, nor looks at an
+ * argument; CUDA_SUCCESS afterwards. Asked before a structure of the program is read. */
+int early_answer(void);
+
+/* A call for a device that does not exist can take nothing, and is the driver's to answer. */
+bool device_exists(int device);
+
+/* The code for a call that the account has no room for: what the driver has against it, else
+ * CUDA_ERROR_OUT_OF_MEMORY. Of a call in the current context; in a stream; of cuMemCreate. */
+int refuse_memory(void);
+int refuse_in_stream(void *stream);
+int refuse_properties(const struct cuda_allocation_properties *properties, uint64_t bytes);
+
 /* hook_memory.c */
 int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes);
+int managed_begin(struct hook_call *call, const void *out, uint64_t bytes, unsigned int flags);
 int alloc_end(struct hook_call *call, int status, uint64_t pointer);
-int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_t height);
+int pitch_begin(struct hook_call *call, const void *out, const void *out_pitch, uint64_t width,
+		uint64_t height, unsigned int element_bytes);
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch,
 	      uint64_t height);
 int free_begin(struct hook_call *call, uint64_t pointer);
@@ -152,8 +178,10 @@ int pool_create_begin(struct hook_call *call, const void *out, const void *prope
 int pool_create_end(struct hook_call *call, int status, uint64_t handle);
 int pool_destroy_begin(struct hook_call *call, void *handle);
 int pool_destroy_end(struct hook_call *call, int status);
-int graph_node_begin(struct hook_call *call, const void *parameters);
-int graph_any_node_begin(struct hook_call *call, const void *parameters);
+int graph_node_begin(struct hook_call *call, const struct graph_place *place,
+		     const void *parameters);
+int graph_any_node_begin(struct hook_call *call, const struct graph_place *place,
+			 const void *parameters);
 int graph_any_node_end(int status, uint64_t node, const void *parameters);
 
 int pool_select_begin(struct hook_call *call);
@@ -265,7 +293,7 @@ int graph_launch_end(struct hook_call *call, int status);
 /* hook_vmm.c */
 void object_drop(struct tenant *tenant, uint64_t object); /* one handle or mapping of it is gone */
 int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
-			const void *properties);
+			const void *properties, uint64_t flags);
 int object_create_end(struct hook_call *call, int status, uint64_t handle);
 int object_release_begin(struct hook_call *call, uint64_t handle);
 int object_release_end(struct hook_call *call, int status);
@@ -276,10 +304,10 @@ int object_unmap_begin(struct hook_call *call, uint64_t address, uint64_t bytes)
 int object_unmap_end(struct hook_call *call, int status, uint64_t address, uint64_t bytes);
 
 /* hook_nvml.c */
-int nvml_processes_begin(struct hook_call *call, const unsigned int *count);
+int nvml_processes_begin(struct hook_call *call, void *device, const unsigned int *count);
 int nvml_processes_end(struct hook_call *call, int status, void *device, unsigned int *count,
 		       void *list, unsigned int version);
-int nvml_details_begin(struct hook_call *call, const void *details);
+int nvml_details_begin(struct hook_call *call, void *device, const void *details);
 int nvml_details_end(const struct hook_call *call, int status, void *device, void *details);
 int nvml_samples_end(int status, void *device, void *samples, unsigned int *count);
 int nvml_all_samples_end(int status, void *device, void *samples);

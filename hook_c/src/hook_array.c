@@ -20,40 +20,49 @@ static uint64_t estimate(const struct cuda_array3d *array)
 	return multiply(multiply(array->width, rows), 4UL * array->channels);
 }
 
-static uint64_t size_of_array(const struct cuda_array3d *array, int device)
+/* What the driver has against an array, if it is asked for the twin, and what it would take. */
+struct twin {
+	int status;
+	uint64_t bytes;
+};
+
+static struct twin twin_of_array(const struct cuda_array3d *array, int device)
 {
 	struct cuda_requirements requirements = {0};
 	struct cuda_array3d twin = *array;
+	struct twin found = {.bytes = estimate(array)};
 	void *handle;
 
 	if (driver.cuArrayGetMemoryRequirements == NULL)
-		return estimate(array);
+		return found;
 	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-	if (driver.cuArray3DCreate_v2(&handle, &twin) != CUDA_SUCCESS)
-		return estimate(array);
-
-	int status = driver.cuArrayGetMemoryRequirements(&requirements, handle, device);
-
+	found.status = driver.cuArray3DCreate_v2(&handle, &twin);
+	if (found.status != CUDA_SUCCESS)
+		return found;
+	if (driver.cuArrayGetMemoryRequirements(&requirements, handle, device) == CUDA_SUCCESS)
+		found.bytes = requirements.size;
 	driver.cuArrayDestroy(handle);
-	return status == CUDA_SUCCESS ? requirements.size : estimate(array);
+	return found;
 }
 
-static uint64_t size_of_mipmap(const struct cuda_array3d *array, unsigned int levels, int device)
+static struct twin twin_of_mipmap(const struct cuda_array3d *array, unsigned int levels, int device)
 {
 	struct cuda_requirements requirements = {0};
 	struct cuda_array3d twin = *array;
+	struct twin found = {.bytes = multiply(estimate(array), 2)};
 	void *handle;
 
 	if (driver.cuMipmappedArrayGetMemoryRequirements == NULL)
-		return multiply(estimate(array), 2);
+		return found;
 	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-	if (driver.cuMipmappedArrayCreate(&handle, &twin, levels) != CUDA_SUCCESS)
-		return multiply(estimate(array), 2);
-
-	int status = driver.cuMipmappedArrayGetMemoryRequirements(&requirements, handle, device);
-
+	found.status = driver.cuMipmappedArrayCreate(&handle, &twin, levels);
+	if (found.status != CUDA_SUCCESS)
+		return found;
+	if (driver.cuMipmappedArrayGetMemoryRequirements(&requirements, handle, device) ==
+	    CUDA_SUCCESS)
+		found.bytes = requirements.size;
 	driver.cuMipmappedArrayDestroy(handle);
-	return status == CUDA_SUCCESS ? requirements.size : multiply(estimate(array), 2);
+	return found;
 }
 
 static bool takes_memory(const struct cuda_array3d *array)
@@ -73,10 +82,13 @@ static int charge(struct hook_call *call, const void *out, const struct cuda_arr
 	    driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 
-	uint64_t bytes =
-		levels == 0 ? size_of_array(array, device) : size_of_mipmap(array, levels, device);
+	struct twin twin =
+		levels == 0 ? twin_of_array(array, device) : twin_of_mipmap(array, levels, device);
+	int status = charge_current(call, out, twin.bytes, TABLE_ARRAY);
 
-	return charge_current(call, out, bytes, TABLE_ARRAY);
+	return status == CUDA_ERROR_OUT_OF_MEMORY && twin.status == CUDA_ERROR_INVALID_VALUE
+		       ? twin.status
+		       : status;
 }
 
 int array_begin(struct hook_call *call, const void *out, const void *descriptor,

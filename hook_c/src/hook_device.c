@@ -210,14 +210,13 @@ static int charge_context(struct hook_call *call, int device)
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
+	int early = early_answer();
 	int card = device_card(tenant, device);
-	int count = 0;
 
-	if (card < 0) /* a device that does not exist is the driver's to answer */
-		return driver.cuDeviceGetCount(&count) == CUDA_SUCCESS && device >= 0 &&
-				       device < count
-			       ? CUDA_ERROR_OUT_OF_MEMORY
-			       : CUDA_SUCCESS;
+	if (early != CUDA_SUCCESS)
+		return early;
+	if (card < 0)
+		return device_exists(device) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 
 	limits_refresh(&tenant->limits);
 
@@ -231,9 +230,10 @@ static int charge_context(struct hook_call *call, int device)
 	return CUDA_SUCCESS;
 }
 
-int context_create_begin(struct hook_call *call, int device)
+int context_create_begin(struct hook_call *call, const void *out, int device)
 {
-	return charge_context(call, device);
+	call->tenant = NULL;
+	return out == NULL ? CUDA_SUCCESS : charge_context(call, device);
 }
 
 int context_create_end(struct hook_call *call, int status, uint64_t context)
@@ -301,12 +301,12 @@ static bool primary_is_active(int device)
 }
 
 /* A primary context is counted by the driver: the first retain makes it, later ones share it. */
-int primary_retain_begin(struct hook_call *call, int device)
+int primary_retain_begin(struct hook_call *call, const void *out, int device)
 {
 	struct tenant *tenant;
 
 	call->tenant = NULL;
-	if (tenant_is_inert())
+	if (tenant_is_inert() || out == NULL)
 		return CUDA_SUCCESS;
 	if (tenant_join(&tenant) == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;

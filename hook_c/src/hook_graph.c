@@ -323,7 +323,7 @@ int graph_with_begin(struct hook_call *call, const void *out, void *graph, const
 		stream = (void *)STREAM_PER_THREAD;
 	if (graph_memory_charge(call, call->graph_tenant, stream))
 		return CUDA_SUCCESS;
-	return local_end(call, CUDA_ERROR_OUT_OF_MEMORY);
+	return local_end(call, refuse_in_stream(stream));
 }
 
 int graph_with_end(struct hook_call *call, int status, uint64_t instance)
@@ -355,7 +355,7 @@ int graph_update_end(struct hook_call *call, int status)
 /* One kernel of an instance is replaced. */
 int graph_kernel_begin(struct hook_call *call, void *instance, const void *parameters)
 {
-	const struct cuda_kernel_node *kernel = parameters;
+	const struct cuda_kernel_node *kernel = instance == NULL ? NULL : parameters;
 	struct tenant *tenant = tenant_joined();
 	struct table_entry entry = {.kind = TABLE_GRAPH,
 				    .handle = (uint64_t)(uintptr_t)instance,
@@ -381,7 +381,7 @@ int graph_kernel_begin(struct hook_call *call, void *instance, const void *param
 
 int graph_node_set_begin(struct hook_call *call, void *instance, const void *parameters)
 {
-	const struct cuda_graph_node *node = parameters;
+	const struct cuda_graph_node *node = instance == NULL ? NULL : parameters;
 
 	return graph_kernel_begin(
 		call, instance,
@@ -460,7 +460,7 @@ int graph_upload_begin(struct hook_call *call, void *instance, void *stream, boo
 		return CUDA_SUCCESS; /* it becomes a part of another graph */
 	call->pool = NULL;
 	if (call->graph.bytes != 0 && !charge_launch(call, tenant, stream))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return refuse_in_stream(stream);
 
 	int status = local_begin(call, tenant, stream, call->graph.owner);
 

@@ -190,7 +190,7 @@ int local_begin(struct hook_call *call, struct tenant *tenant, void *stream, uin
 	uint64_t threads = threads_of(tenant, device);
 
 	if (card < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return refuse_memory();
 
 	uint64_t key = (uint64_t)(uintptr_t)context;
 	enum growth growth = try_to_grow(tenant, key, (uint32_t)card, threads, bytes);
@@ -198,7 +198,7 @@ int local_begin(struct hook_call *call, struct tenant *tenant, void *stream, uin
 	if (growth == GROWTH_REFUSED && pools_trim_for(tenant))
 		growth = try_to_grow(tenant, key, (uint32_t)card, threads, bytes);
 	if (growth == GROWTH_REFUSED)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return refuse_memory();
 	if (growth == GROWTH_CHARGED) {
 		call->tenant = tenant;
 		call->entry.owner = key;
@@ -334,19 +334,30 @@ int launch_config_begin(struct hook_call *call, const void *config, void *functi
 
 	call->tenant = NULL;
 	call->gate = NULL;
-	return launch == NULL ? CUDA_SUCCESS
-			      : begin(call, function,
-				      (struct launch){.key = launch_config_key(launch, function),
-						      .is_dependent = launch_is_dependent(launch)},
-				      launch_stream(launch->stream, is_thread));
+	if (launch == NULL || function == NULL)
+		return CUDA_SUCCESS;
+	if (tenant_is_inert()) /* the driver may not come to look at it */
+		return begin(call, function, (struct launch){.key = 0}, NULL);
+
+	int early = tenant_joined() != NULL ? CUDA_SUCCESS : early_answer();
+
+	if (early != CUDA_SUCCESS)
+		return early;
+	return begin(call, function,
+		     (struct launch){.key = launch_config_key(launch, function),
+				     .is_dependent = launch_is_dependent(launch)},
+		     launch_stream(launch->stream, is_thread));
 }
 
 /* One kernel a card, which wait for each other: all are charged, or the call is refused. */
 int launch_many_begin(struct hook_call *call, const void *list, unsigned int count)
 {
 	const struct cuda_launch *launches = list;
+	int early = tenant_is_inert() ? CUDA_SUCCESS : early_answer();
 
 	call->tenant = NULL;
+	if (early != CUDA_SUCCESS)
+		return early;
 	for (unsigned int i = 0; launches != NULL && i < count; i++) {
 		struct hook_call one;
 		int status = launch_begin(&one, launches[i].function, launches[i].grid_and_block,
@@ -364,11 +375,14 @@ int launch_many_begin(struct hook_call *call, const void *list, unsigned int cou
 int context_limit_begin(struct hook_call *call, int limit, uint64_t bytes)
 {
 	struct tenant *tenant = tenant_joined();
+	int status = CUDA_SUCCESS;
 
 	call->tenant = NULL;
-	return limit != CU_LIMIT_STACK_SIZE || tenant == NULL
-		       ? CUDA_SUCCESS
-		       : local_begin(call, tenant, NULL, bytes);
+	if (limit == CU_LIMIT_STACK_SIZE && tenant != NULL)
+		status = local_begin(call, tenant, NULL, bytes);
+	return status == CUDA_ERROR_OUT_OF_MEMORY && bytes >= LOCAL_TOO_MANY_BYTES
+		       ? CUDA_ERROR_INVALID_VALUE
+		       : status;
 }
 
 int context_limit_end(struct hook_call *call, int status, int limit, uint64_t bytes)

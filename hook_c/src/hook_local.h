@@ -6,7 +6,8 @@
 #include "hook.h"
 #include "hook_launch.h"
 
-#define LOCAL_FIRST_BYTES UINT64_C(1024) /* a thread, with which a context begins */
+#define LOCAL_FIRST_BYTES UINT64_C(1024)           /* a thread, with which a context begins */
+#define LOCAL_TOO_MANY_BYTES (UINT64_C(512) << 10) /* a thread; of no card (H200, driver 580) */
 #define LOCAL_UNIT_BYTES UINT64_C(16)
 #define LOCAL_UNITS(bytes) (((bytes) + LOCAL_UNIT_BYTES - 1) / LOCAL_UNIT_BYTES)
 #define LOCAL_PLACES 2048

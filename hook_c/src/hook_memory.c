@@ -49,7 +49,7 @@ int charge_current(struct hook_call *call, const void *out, uint64_t bytes, enum
 					   .owner = (uint64_t)(uintptr_t)context,
 					   .card = (uint32_t)card};
 	if (card < 0 || !reserve(tenant, &call->entry))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return refuse_memory();
 	call->tenant = tenant;
 	return CUDA_SUCCESS;
 }
@@ -58,6 +58,17 @@ int alloc_begin(struct hook_call *call, const void *out, uint64_t bytes)
 {
 	hidden_wait_begin();
 	return charge_current(call, out, bytes, TABLE_MEMORY);
+}
+
+/* The driver looks at the flags first of all. */
+int managed_begin(struct hook_call *call, const void *out, uint64_t bytes, unsigned int flags)
+{
+	int status = charge_current(call, out, bytes, TABLE_MEMORY);
+
+	return status == CUDA_ERROR_OUT_OF_MEMORY && flags != CU_MEM_ATTACH_GLOBAL &&
+			       flags != CU_MEM_ATTACH_HOST
+		       ? CUDA_ERROR_INVALID_VALUE
+		       : status;
 }
 
 int alloc_end(struct hook_call *call, int status, uint64_t pointer)
@@ -80,15 +91,29 @@ int alloc_end(struct hook_call *call, int status, uint64_t pointer)
 /* The pitch is the driver's secret until it has answered; rows of 512 bytes are its least step. */
 #define PITCH_STEP UINT64_C(512)
 
-int pitch_begin(struct hook_call *call, const void *out, uint64_t width, uint64_t height)
+/* What the driver has against elements of that size, and against a product of which its 64 bits
+ * leave nothing (H200, driver 580). */
+static bool is_wrong_pitch(uint64_t pitch, uint64_t height, unsigned int element_bytes)
 {
-	uint64_t pitch;
+	return (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) ||
+	       pitch * height == 0;
+}
+
+int pitch_begin(struct hook_call *call, const void *out, const void *out_pitch, uint64_t width,
+		uint64_t height, unsigned int element_bytes)
+{
+	bool is_over = __builtin_add_overflow(width, PITCH_STEP - 1, &width);
+	uint64_t pitch = width / PITCH_STEP * PITCH_STEP;
 	uint64_t bytes;
 
-	if (__builtin_add_overflow(width, PITCH_STEP - 1, &pitch) ||
-	    __builtin_mul_overflow(pitch / PITCH_STEP * PITCH_STEP, height, &bytes))
+	if (__builtin_mul_overflow(pitch, height, &bytes) || is_over)
 		bytes = UINT64_MAX;
-	return charge_current(call, out, bytes, TABLE_MEMORY);
+
+	int status = charge_current(call, out_pitch == NULL ? NULL : out, bytes, TABLE_MEMORY);
+
+	return status == CUDA_ERROR_OUT_OF_MEMORY && is_wrong_pitch(pitch, height, element_bytes)
+		       ? CUDA_ERROR_INVALID_VALUE
+		       : status;
 }
 
 int pitch_end(struct hook_call *call, int status, uint64_t pointer, uint64_t pitch, uint64_t height)

@@ -217,10 +217,18 @@ int nvml_attributes_end(int status, void *device, void *attributes, unsigned int
 	return status;
 }
 
-int nvml_processes_begin(struct hook_call *call, const unsigned int *count)
+/* Whether NVML comes to look at what the program asks about the device. */
+static bool is_device(void *device)
+{
+	char text[NVML_UUID_BYTES];
+
+	return driver.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS;
+}
+
+int nvml_processes_begin(struct hook_call *call, void *device, const unsigned int *count)
 {
 	/* The driver's own list, of the whole card, overwrites it. */
-	call->held = count == NULL ? 0 : *count;
+	call->held = count == NULL || tenant_is_inert() || !is_device(device) ? 0 : *count;
 	return NVML_SUCCESS;
 }
 
@@ -322,11 +330,13 @@ int nvml_processes_end(struct hook_call *call, int status, void *device, unsigne
 	return NVML_SUCCESS;
 }
 
-int nvml_details_begin(struct hook_call *call, const void *details)
+int nvml_details_begin(struct hook_call *call, void *device, const void *details)
 {
 	const struct nvml_details *list = details;
 
-	call->held = list == NULL || list->list == NULL ? 0 : list->count;
+	call->held = list == NULL || tenant_is_inert() || !is_device(device) || list->list == NULL
+			     ? 0
+			     : list->count;
 	return NVML_SUCCESS;
 }
 

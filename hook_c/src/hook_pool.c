@@ -441,6 +441,20 @@ static int captured_begin(struct hook_call *call, struct tenant *tenant, int dev
 	return CUDA_SUCCESS;
 }
 
+static int begin_growth(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
+			void *stream)
+{
+	void *context = NULL;
+
+	if (pool_call_begin(tenant, pool, call))
+		return CUDA_SUCCESS;
+	/* Without a context there is nothing to wait for. */
+	if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != NULL &&
+	    take_tight(tenant, pool, call, stream))
+		return CUDA_SUCCESS;
+	return refuse_in_stream(stream);
+}
+
 static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *handle,
 		 bool has_handle, void *stream, bool is_thread)
 {
@@ -470,14 +484,15 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	call->selections = load_selections(tenant);
 	call->pool = has_handle ? pool_of_handle(tenant, handle) : pool_of_device(tenant, device);
 	if (call->pool == NULL)
-		return has_handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	if (!pool_call_begin(tenant, call->pool, &call->pool_call) &&
-	    !take_tight(tenant, call->pool, &call->pool_call, stream)) {
+		return has_handle ? CUDA_SUCCESS : refuse_in_stream(stream);
+
+	int status = begin_growth(tenant, call->pool, &call->pool_call, stream);
+
+	if (status != CUDA_SUCCESS)
 		pool_unpin(call->pool);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	call->tenant = tenant;
-	return CUDA_SUCCESS;
+	else
+		call->tenant = tenant;
+	return status;
 }
 
 int pool_alloc_begin(struct hook_call *call, const void *out, uint64_t bytes, void *stream,
@@ -495,7 +510,7 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 /* Whether the pool has no more than is granted now. What the driver has given past that, or from
  * elsewhere, the program has not seen: at once back with it. */
 static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct pool_call *call,
-			int status, uint64_t pointer, bool elsewhere)
+			int status, const uint64_t *out, bool elsewhere)
 {
 	bool is_granted = pool_call_end(tenant, pool, call) && !elsewhere;
 
@@ -504,7 +519,7 @@ static bool settle_call(struct tenant *tenant, struct tenant_pool *pool, struct 
 		int freed;
 
 		exchange_capture_mode(&mode);
-		freed = driver.cuMemFree_v2(pointer);
+		freed = driver.cuMemFree_v2(*out);
 		exchange_capture_mode(&mode);
 		if (freed == CUDA_SUCCESS && !elsewhere)
 			__atomic_add_fetch(&pool->undone, (call->bytes + PIECE - 1) / PIECE * PIECE,
@@ -526,7 +541,7 @@ static bool is_any_past(struct tenant *tenant)
 
 /* Memory that was to be a node's: what was taken at once is counted, or goes back at once. A node's
  * own cannot be freed. */
-static int captured_end(struct tenant *tenant, int status, uint64_t pointer)
+static int captured_end(struct tenant *tenant, int status, const uint64_t *out)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	int waits = 0;
@@ -535,7 +550,7 @@ static int captured_end(struct tenant *tenant, int status, uint64_t pointer)
 	if (status != CUDA_SUCCESS || !is_any_past(tenant))
 		return status;
 	exchange_capture_mode(&mode);
-	if (driver.cuMemFree_v2(pointer) == CUDA_SUCCESS) {
+	if (driver.cuMemFree_v2(*out) == CUDA_SUCCESS) {
 		status = CUDA_ERROR_OUT_OF_MEMORY;
 		trim_all(tenant, &waits);
 	}
@@ -552,13 +567,13 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 	if (tenant == NULL)
 		return status;
 	if (pool == NULL)
-		return captured_end(tenant, status, *out);
+		return captured_end(tenant, status, out);
 
 	bool elsewhere = is_elsewhere(tenant, call);
 
 	if (!elsewhere && pool_call_leave(tenant, pool, &call->pool_call))
 		return status;
-	if (!settle_call(tenant, pool, &call->pool_call, status, *out, elsewhere)) {
+	if (!settle_call(tenant, pool, &call->pool_call, status, out, elsewhere)) {
 		/* Once more, from that pool, if there is room for the most that it can take. */
 		status = CUDA_ERROR_OUT_OF_MEMORY;
 		trim_all(tenant, &call->pool_call.waits);
@@ -566,7 +581,7 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 			if (stream == NULL && is_thread)
 				stream = (void *)STREAM_PER_THREAD;
 			status = driver.cuMemAllocFromPoolAsync(out, bytes, pool->handle, stream);
-			if (!settle_call(tenant, pool, &call->pool_call, status, *out, false))
+			if (!settle_call(tenant, pool, &call->pool_call, status, out, false))
 				status = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
@@ -582,14 +597,20 @@ int pool_create_begin(struct hook_call *call, const void *out, const void *prope
 	enum tenant_state state = tenant_join(&tenant);
 
 	call->tenant = NULL;
-	if (state == TENANT_INERT || out == NULL || wanted == NULL ||
-	    wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (state == TENANT_INERT || out == NULL || wanted == NULL)
+		return CUDA_SUCCESS;
+
+	int early = early_answer();
+
+	if (early == CUDA_SUCCESS && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
+	if (early != CUDA_SUCCESS)
+		return early;
 	call->pool = add_pool(tenant, NULL, false, wanted->location.id);
 	if (call->pool == NULL)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return device_exists(wanted->location.id) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	call->tenant = tenant;
 	return CUDA_SUCCESS;
 }
@@ -774,29 +795,65 @@ void graphs_forget_stream(struct tenant *tenant, uint64_t stream)
 			graph_use_forget_stream(&tenant->pool[i], stream);
 }
 
-int graph_node_begin(struct hook_call *call, const void *parameters)
+/* Whether the driver comes to look at the parameters. */
+static bool is_node_read(const struct graph_place *place, const void *parameters)
 {
-	const struct cuda_graph_alloc *node = parameters;
+	return place->out != NULL && place->graph != NULL && parameters != NULL &&
+	       (place->dependencies != NULL || place->count == 0);
+}
+
+static int refuse_node(void *graph, const struct cuda_pool_properties *pool)
+{
+	const struct cuda_allocation_properties like = {
+		.type = pool->type, .handle_types = pool->handle_types, .location = pool->location};
+	size_t count = 0;
+	int status = driver.cuGraphGetNodes(graph, NULL, &count);
+
+	return status != CUDA_SUCCESS ? status : refuse_properties(&like, 0);
+}
+
+static int begin_node(struct hook_call *call, const struct graph_place *place,
+		      const struct cuda_graph_alloc *node)
+{
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
 
 	call->tenant = NULL;
-	if (state == TENANT_INERT || node == NULL || node->bytes == 0)
+	if (state == TENANT_INERT || node->bytes == 0)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 
 	int device = device_of_graph(node);
 
-	return device < 0 ? CUDA_SUCCESS : check_node(tenant, device, node->bytes);
+	if (device < 0 || !device_exists(device))
+		return CUDA_SUCCESS;
+
+	int status = check_node(tenant, device, node->bytes);
+
+	return status == CUDA_ERROR_OUT_OF_MEMORY ? refuse_node(place->graph, &node->pool) : status;
 }
 
-int graph_any_node_begin(struct hook_call *call, const void *parameters)
+int graph_node_begin(struct hook_call *call, const struct graph_place *place,
+		     const void *parameters)
 {
-	const struct cuda_graph_node *node = parameters;
+	int early = tenant_is_inert() ? CUDA_SUCCESS : early_answer();
 
 	call->tenant = NULL;
-	return node == NULL || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC
-		       ? CUDA_SUCCESS
-		       : graph_node_begin(call, &node->alloc);
+	if (early != CUDA_SUCCESS || !is_node_read(place, parameters))
+		return early;
+	return begin_node(call, place, parameters);
+}
+
+int graph_any_node_begin(struct hook_call *call, const struct graph_place *place,
+			 const void *parameters)
+{
+	const struct cuda_graph_node *node = parameters;
+	int early = tenant_is_inert() ? CUDA_SUCCESS : early_answer();
+
+	call->tenant = NULL;
+	if (early != CUDA_SUCCESS || !is_node_read(place, parameters))
+		return early;
+	return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? begin_node(call, place, &node->alloc)
+							  : CUDA_SUCCESS;
 }

@@ -47,10 +47,13 @@ int object_map_array_begin(struct hook_call *call, const void *list, unsigned in
 {
 	const struct cuda_array_map *maps = list;
 	struct tenant *tenant = tenant_joined();
+	void *context = NULL;
 
 	call->tenant = NULL;
 	if (tenant == NULL || maps == NULL || count == 0)
 		return CUDA_SUCCESS;
+	if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+		return CUDA_SUCCESS; /* the driver does not look at the list either */
 
 	struct change *changes = sys_map(count * sizeof(*changes), PROT_READ | PROT_WRITE, -1);
 

@@ -15,24 +15,32 @@ void object_drop(struct tenant *tenant, uint64_t object)
 }
 
 int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
-			const void *properties)
+			const void *properties, uint64_t flags)
 {
 	const struct cuda_allocation_properties *wanted = properties;
 	struct tenant *tenant;
 	enum tenant_state state = tenant_join(&tenant);
 
 	call->tenant = NULL;
-	if (state == TENANT_INERT || out == NULL || bytes == 0 || wanted == NULL ||
-	    wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (state == TENANT_INERT || out == NULL || bytes == 0 || wanted == NULL)
+		return CUDA_SUCCESS;
+
+	int early = early_answer();
+
+	if (early == CUDA_SUCCESS && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
+	if (early != CUDA_SUCCESS)
+		return early;
+	if (!device_exists(wanted->location.id))
+		return CUDA_SUCCESS;
 
 	/* The device of the memory, whatever context is current: there may be none. */
 	int card = device_card(tenant, wanted->location.id);
 
 	if (card < 0 || !pools_reserve(tenant, (uint32_t)card, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return flags != 0 ? CUDA_ERROR_INVALID_VALUE : refuse_properties(wanted, bytes);
 	call->tenant = tenant;
 	call->entry = (struct table_entry){
 		.kind = TABLE_OBJECT, .bytes = bytes, .card = (uint32_t)card, .refs = 1};

@@ -88,7 +88,7 @@ EXPORT int cuCtxCreate(void **out, unsigned int a1, int device)
 {
 	HOOK_ENTER(cuCtxCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = context_create_begin(&call, device);
+	int status = context_create_begin(&call, out, device);
 
 	if (status != 0)
 		return status;
@@ -101,7 +101,7 @@ EXPORT int cuCtxCreate_v2(void **out, unsigned int a1, int device)
 {
 	HOOK_ENTER(cuCtxCreate_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = context_create_begin(&call, device);
+	int status = context_create_begin(&call, out, device);
 
 	if (status != 0)
 		return status;
@@ -114,7 +114,7 @@ EXPORT int cuCtxCreate_v3(void **out, void *a1, int a2, unsigned int a3, int dev
 {
 	HOOK_ENTER(cuCtxCreate_v3, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = context_create_begin(&call, device);
+	int status = context_create_begin(&call, out, device);
 
 	if (status != 0)
 		return status;
@@ -127,7 +127,7 @@ EXPORT int cuCtxCreate_v4(void **out, void *a1, unsigned int a2, int device)
 {
 	HOOK_ENTER(cuCtxCreate_v4, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = context_create_begin(&call, device);
+	int status = context_create_begin(&call, out, device);
 
 	if (status != 0)
 		return status;
@@ -255,7 +255,7 @@ EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
 {
 	HOOK_ENTER(cuDevicePrimaryCtxRetain, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = primary_retain_begin(&call, device);
+	int status = primary_retain_begin(&call, out, device);
 
 	if (status != 0)
 		return status;
@@ -338,55 +338,55 @@ EXPORT int cuGetProcAddress_v2(const char *a0, void **out, int a2, uint64_t a3, 
 	return lookup_end(status, out);
 }
 
-EXPORT int cuGraphAddMemAllocNode(void **a0, void *a1, void **a2, size_t a3, void *parameters);
-EXPORT int cuGraphAddMemAllocNode(void **a0, void *a1, void **a2, size_t a3, void *parameters)
+EXPORT int cuGraphAddMemAllocNode(void **out, void *graph, void **dependencies, size_t count, void *parameters);
+EXPORT int cuGraphAddMemAllocNode(void **out, void *graph, void **dependencies, size_t count, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddMemAllocNode, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_node_begin(&call, parameters);
+	int status = graph_node_begin(&call, GRAPH_PLACE(out, graph, dependencies, count), parameters);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddMemAllocNode(a0, a1, a2, a3, parameters);
+	status = driver.cuGraphAddMemAllocNode(out, graph, dependencies, count, parameters);
 	return status;
 }
 
-EXPORT int cuGraphAddNode(void **out, void *a1, void **a2, size_t a3, void *parameters);
-EXPORT int cuGraphAddNode(void **out, void *a1, void **a2, size_t a3, void *parameters)
+EXPORT int cuGraphAddNode(void **out, void *graph, void **dependencies, size_t count, void *parameters);
+EXPORT int cuGraphAddNode(void **out, void *graph, void **dependencies, size_t count, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_any_node_begin(&call, parameters);
+	int status = graph_any_node_begin(&call, GRAPH_PLACE(out, graph, dependencies, count), parameters);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode(out, a1, a2, a3, parameters);
+	status = driver.cuGraphAddNode(out, graph, dependencies, count, parameters);
 	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
-EXPORT int cuGraphAddNode_v2(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
-EXPORT int cuGraphAddNode_v2(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+EXPORT int cuGraphAddNode_v2(void **out, void *graph, void **dependencies, const void *a3, size_t count, void *parameters);
+EXPORT int cuGraphAddNode_v2(void **out, void *graph, void **dependencies, const void *a3, size_t count, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_any_node_begin(&call, parameters);
+	int status = graph_any_node_begin(&call, GRAPH_PLACE(out, graph, dependencies, count), parameters);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode_v2(out, a1, a2, a3, a4, parameters);
+	status = driver.cuGraphAddNode_v2(out, graph, dependencies, a3, count, parameters);
 	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
-EXPORT int cuGraphAddNode_v3(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters);
-EXPORT int cuGraphAddNode_v3(void **out, void *a1, void **a2, const void *a3, size_t a4, void *parameters)
+EXPORT int cuGraphAddNode_v3(void **out, void *graph, void **dependencies, const void *a3, size_t count, void *parameters);
+EXPORT int cuGraphAddNode_v3(void **out, void *graph, void **dependencies, const void *a3, size_t count, void *parameters)
 {
 	HOOK_ENTER(cuGraphAddNode_v3, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = graph_any_node_begin(&call, parameters);
+	int status = graph_any_node_begin(&call, GRAPH_PLACE(out, graph, dependencies, count), parameters);
 
 	if (status != 0)
 		return status;
-	status = driver.cuGraphAddNode_v3(out, a1, a2, a3, a4, parameters);
+	status = driver.cuGraphAddNode_v3(out, graph, dependencies, a3, count, parameters);
 	return graph_any_node_end(status, HOOK_VALUE(status, out), parameters);
 }
 
@@ -1003,42 +1003,42 @@ EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *out, size_t bytes, void *pool,
 	return pool_alloc_end(&call, status, out, bytes, stream, true);
 }
 
-EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2);
-EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int a2)
+EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int flags);
+EXPORT int cuMemAllocManaged(uint64_t *out, size_t bytes, unsigned int flags)
 {
 	HOOK_ENTER(cuMemAllocManaged, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = alloc_begin(&call, out, bytes);
+	int status = managed_begin(&call, out, bytes, flags);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocManaged(out, bytes, a2);
+	status = driver.cuMemAllocManaged(out, bytes, flags);
 	return alloc_end(&call, status, HOOK_VALUE(status, out));
 }
 
-EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int a4);
-EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int a4)
+EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element);
+EXPORT int cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element)
 {
 	HOOK_ENTER(cuMemAllocPitch, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = pitch_begin(&call, out, width, height);
+	int status = pitch_begin(&call, out, pitch, width, height, element);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocPitch(out, pitch, width, height, a4);
+	status = driver.cuMemAllocPitch(out, pitch, width, height, element);
 	return pitch_end(&call, status, HOOK_VALUE(status, out), HOOK_VALUE(status, pitch), height);
 }
 
-EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int a4);
-EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int a4)
+EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int element);
+EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
 	HOOK_ENTER(cuMemAllocPitch_v2, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = pitch_begin(&call, out, width, height);
+	int status = pitch_begin(&call, out, pitch, width, height, element);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemAllocPitch_v2(out, pitch, width, height, a4);
+	status = driver.cuMemAllocPitch_v2(out, pitch, width, height, element);
 	return pitch_end(&call, status, HOOK_VALUE(status, out), HOOK_VALUE(status, pitch), height);
 }
 
@@ -1055,16 +1055,16 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t bytes)
 	return alloc_end(&call, status, HOOK_VALUE(status, out));
 }
 
-EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t a3);
-EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t a3)
+EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t flags);
+EXPORT int cuMemCreate(uint64_t *out, size_t bytes, const void *properties, uint64_t flags)
 {
 	HOOK_ENTER(cuMemCreate, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
 	struct hook_call call;
-	int status = object_create_begin(&call, out, bytes, properties);
+	int status = object_create_begin(&call, out, bytes, properties, flags);
 
 	if (status != 0)
 		return status;
-	status = driver.cuMemCreate(out, bytes, properties, a3);
+	status = driver.cuMemCreate(out, bytes, properties, flags);
 	return object_create_end(&call, status, HOOK_VALUE(status, out));
 }
 
@@ -2208,7 +2208,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned int *coun
 {
 	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
 	struct hook_call call;
-	int status = nvml_processes_begin(&call, count);
+	int status = nvml_processes_begin(&call, device, count);
 
 	if (status != 0)
 		return status;
@@ -2221,7 +2221,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned int *c
 {
 	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses_v2, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
 	struct hook_call call;
-	int status = nvml_processes_begin(&call, count);
+	int status = nvml_processes_begin(&call, device, count);
 
 	if (status != 0)
 		return status;
@@ -2234,7 +2234,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *c
 {
 	HOOK_ENTER(nvmlDeviceGetComputeRunningProcesses_v3, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
 	struct hook_call call;
-	int status = nvml_processes_begin(&call, count);
+	int status = nvml_processes_begin(&call, device, count);
 
 	if (status != 0)
 		return status;
@@ -2337,7 +2337,7 @@ EXPORT int nvmlDeviceGetRunningProcessDetailList(void *device, void *details)
 {
 	HOOK_ENTER(nvmlDeviceGetRunningProcessDetailList, DRIVER_NVML, NVML_ERROR_FUNCTION_NOT_FOUND);
 	struct hook_call call;
-	int status = nvml_details_begin(&call, details);
+	int status = nvml_details_begin(&call, device, details);
 
 	if (status != 0)
 		return status;
@@ -2914,6 +2914,7 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemFreeAsync_ptsz, (void *)cuMemFreeAsync_ptsz, DRIVER_CUDA),
 	ROW(cuMemFreeHost, (void *)cuMemFreeHost, DRIVER_CUDA),
 	ROW(cuMemFree_v2, (void *)cuMemFree_v2, DRIVER_CUDA),
+	ROW(cuMemGetAllocationGranularity, NULL, DRIVER_CUDA),
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
 	ROW(cuMemHostUnregister, (void *)cuMemHostUnregister, DRIVER_CUDA),

@@ -126,6 +126,7 @@ struct driver {
 	int (*cuMemFreeAsync_ptsz)(uint64_t, void *);
 	int (*cuMemFreeHost)(void *);
 	int (*cuMemFree_v2)(uint64_t);
+	int (*cuMemGetAllocationGranularity)(size_t *, const void *, int);
 	int (*cuMemGetInfo)(unsigned int *, unsigned int *);
 	int (*cuMemGetInfo_v2)(size_t *, size_t *);
 	int (*cuMemHostUnregister)(void *);

@@ -109,7 +109,7 @@ class Container:
         """The texts in the ring, oldest first."""
         entries = [entry for entry in self.usage.ring if entry.number != 0]
         ordered = sorted(entries, key=lambda entry: int(entry.number))
-        return [bytes(ffi.buffer(entry.text)).partition(b"\0")[0].decode() for entry in ordered]
+        return [ffi.buffer(entry.text)[:].partition(b"\0")[0].decode() for entry in ordered]
 
     def _make(self, name: str, magic: str, layout: str) -> None:
         header: Any = ffi.new("struct vgpu_header *")

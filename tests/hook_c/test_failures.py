@@ -28,7 +28,7 @@ def tenant(container: Container, gpu: SimulatedGpu) -> Iterator[Tenant]:
 
 
 def works(tenant: Tenant) -> None:
-    """Whether the card can be used, within its limit."""
+    """Use the card, within its limit."""
     assert tenant.do("start") == 0
     assert tenant.do("memory") == [GIB, GIB]
     assert tenant.do("allocate", GIB + 1)[0] == OUT_OF_MEMORY
@@ -42,12 +42,19 @@ def works(tenant: Tenant) -> None:
         ("out", "cuCtxCreate_v2", 0, 0),
         ("out", "cuMemAlloc_v2", MIB),
         ("out", "cuMemAllocAsync", MIB, 0),
+        ("create_memory", 2 * MIB),
+        ("pool", 0),
     ],
 )
 def test_a_call_before_cuinit_spoils_nothing(tenant: Tenant, call: tuple[str, ...]) -> None:
     answer = tenant.do(*call)
 
     assert answer[0] == NOT_INITIALIZED
+    works(tenant)
+
+
+def test_a_graph_before_cuinit_spoils_nothing(tenant: Tenant) -> None:
+    assert tenant.do("graph_alloc", 0, MIB) == NOT_INITIALIZED
     works(tenant)
 
 

@@ -158,7 +158,7 @@ def test_the_stack_limit_up_and_down(
     assert tenant.do("launch", kernel) == 0
     assert container.used() == gpu.used_bytes() == GROWN
     assert tenant.do("call", "cuCtxSetLimit", STACK_SIZE, 16384) == OUT_OF_MEMORY
-    assert tenant.do("call", "cuCtxSetLimit", STACK_SIZE, 2**63) == OUT_OF_MEMORY
+    assert tenant.do("call", "cuCtxSetLimit", STACK_SIZE, 2**63) == INVALID_VALUE
     assert container.used() == gpu.used_bytes() == GROWN
     assert tenant.do("call", "cuCtxSetLimit", STACK_SIZE, 1024) == 0
     assert container.used() == gpu.used_bytes() == 0

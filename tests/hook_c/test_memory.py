@@ -13,6 +13,7 @@ from tests.hook_c.program import Process
 OUT_OF_MEMORY = 2
 ILLEGAL_ADDRESS = 700
 INVALID_VALUE = 1
+INVALID_HANDLE = 400
 
 # Every family that takes memory by a size, and the argument behind it.
 ALLOCATORS = [
@@ -122,7 +123,8 @@ def test_pitch_is_charged_as_the_driver_pads_it(
     assert tenant.do("pitch", 520, 10000)[0] == 0
     assert container.used() == gpu.used_bytes() == 10 * MIB
     assert tenant.do("pitch", 520, 1000 << 10)[0] == 0
-    assert tenant.do("pitch", 2**63, 2)[0] == OUT_OF_MEMORY
+    assert tenant.do("pitch", 2**63, 2)[0] == INVALID_VALUE  # nothing is left in 64 bits
+    assert tenant.do("pitch", 2**62, 2)[0] == OUT_OF_MEMORY
     assert tenant.do("pitch", 520, 1 << 20)[0] == OUT_OF_MEMORY
 
 
@@ -408,3 +410,22 @@ def test_a_daemon_gets_at_once_what_an_ended_process_held(
     daemon.do("close_all_files")
     child.kill()
     assert daemon.do("allocate", 900 * MIB)[0] == 0
+
+
+def test_a_refusal_in_a_stream_or_after_a_fault_is_the_drivers(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    """What is wrong with the context is told also where there is no room."""
+    tenant = start(container)
+    assert tenant.do("allocate", GIB)[0] == 0
+    for name in ("cuMemAlloc_v2", "cuMemAllocAsync"):
+        assert tenant.do("out", name, MIB, 0)[0] == OUT_OF_MEMORY
+
+    gpu.inject("cuMemGetInfo_v2", ILLEGAL_ADDRESS)
+    for name in ("cuMemAlloc_v2", "cuMemAllocAsync"):
+        assert tenant.do("out", name, MIB, 0)[0] == ILLEGAL_ADDRESS
+    gpu.clear_faults()
+
+    gpu.inject("cuStreamIsCapturing", INVALID_HANDLE)
+    assert tenant.do("out", "cuMemAllocAsync", MIB, 0)[0] == INVALID_HANDLE
+    assert container.used() == gpu.used_bytes() == GIB

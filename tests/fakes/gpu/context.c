@@ -12,6 +12,7 @@
 
 #define STACK_DEPTH 64
 #define DEFAULT_STACK_BYTES 1024
+#define TOO_LARGE_STACK_BYTES ((size_t)512 << 10) /* INVALID_VALUE (H200, driver 580) */
 
 static struct context *contexts;
 static struct context *primary[FAKE_MAX_CARDS];
@@ -489,6 +490,8 @@ CUDA_API(cuCtxGetLimit, (size_t * out, int limit))
 /* Back to the default stack returns everything that local memory had taken (measured). */
 static CUresult set_stack_limit(struct context *context, size_t bytes)
 {
+	if (bytes >= TOO_LARGE_STACK_BYTES)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes <= DEFAULT_STACK_BYTES) {
 		state_give(context->card, HOLDING_CONTEXT, context->local_memory_bytes);
 		context->local_memory_bytes = 0;

@@ -30,6 +30,7 @@ struct context;
  * here. enter_early is for functions that work before cuInit. */
 CUresult enter_early(const char *function);
 CUresult enter_initialised(const char *function);
+bool driver_initialised(void);
 
 /* The calling thread's current context, if it is usable. */
 CUresult enter_current(struct context **current);

@@ -657,8 +657,9 @@ struct allocation_parameters {
 static CUresult add_allocation_node(const char *function, DEPENDENCIES,
 				    struct allocation_parameters *parameters)
 {
-	CUresult status = enter(function, out != NULL && graph_valid(graph) && parameters != NULL &&
-						  parameters->bytes != 0);
+	CUresult status =
+		enter(function, out != NULL && graph_valid(graph) && parameters != NULL &&
+					(after != NULL || count == 0) && parameters->bytes != 0);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

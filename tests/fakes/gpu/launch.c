@@ -91,10 +91,8 @@ static CUresult launch_config(const char *function, bool per_thread,
 			      void **parameters, void **extra)
 {
 	(void)extra;
-	if (config == NULL) {
-		CUresult status = enter(function, false);
-		return status;
-	}
+	if (config == NULL || !driver_initialised())
+		return enter(function, false);
 	return launch_kernel(function, per_thread, kernel, config->grid[0], config->grid[1],
 			     config->grid[2], config->block[0], config->block[1], config->block[2],
 			     config->stream, parameters);

@@ -369,11 +369,12 @@ static CUresult allocate_pitch(const char *function, CUdeviceptr *out, size_t *p
 			       size_t height, unsigned int element)
 {
 	bool valid = pitch != NULL && width != 0 && height != 0 &&
-		     (element == 4 || element == 8 || element == 16) && width <= ADDRESS_BYTES;
+		     (element == 4 || element == 8 || element == 16);
 	size_t row = round_up(width, PITCH_BYTES);
 	uint64_t bytes = 0;
 
-	if (valid && __builtin_mul_overflow(row, height, &bytes))
+	/* INVALID_VALUE if nothing is left of it in 64 bits (H200, driver 580). */
+	if (valid && __builtin_mul_overflow(row, height, &bytes) && bytes != 0)
 		bytes = ADDRESS_BYTES + 1;
 	CUresult status = allocate(function, valid ? out : NULL, bytes);
 	if (status == CUDA_SUCCESS)

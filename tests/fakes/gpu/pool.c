@@ -25,6 +25,7 @@
 #define STEP_BYTES (32 * MIB)
 #define PIECE_BYTES 512
 #define LOCATION_DEVICE 1
+#define ALLOCATION_TYPE_PINNED 1
 
 enum attribute {
 	REUSE_FIRST = 1,
@@ -570,8 +571,10 @@ CUDA_API(cuMemPoolCreate, (CUmemoryPool * out, const struct pool_properties *pro
 		return status;
 	if (properties->location.type != LOCATION_DEVICE)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!device_valid(properties->location.id))
-		return CUDA_ERROR_INVALID_DEVICE;
+	/* INVALID_VALUE for a device that does not exist, too (H200, driver 580). */
+	if (properties->allocation_type != ALLOCATION_TYPE_PINNED ||
+	    !device_valid(properties->location.id))
+		return CUDA_ERROR_INVALID_VALUE;
 	DRIVER_LOCKED();
 	*out = add_pool(properties->location.id);
 	return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

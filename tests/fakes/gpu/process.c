@@ -27,15 +27,18 @@ CUresult enter_early(const char *function)
 	return (CUresult)state_fault(function);
 }
 
+bool driver_initialised(void)
+{
+	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) && !state_forked();
+}
+
 CUresult enter_initialised(const char *function)
 {
 	CUresult fault = (CUresult)state_fault(function);
 
 	if (fault != CUDA_SUCCESS)
 		return fault;
-	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || state_forked())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	return CUDA_SUCCESS;
+	return driver_initialised() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult enter_current(struct context **current)

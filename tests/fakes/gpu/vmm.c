@@ -18,6 +18,7 @@
 #define PHYSICAL_MAGIC 0x50485953
 #define EXPORT_MAGIC 0x5645585055504647
 #define LOCATION_DEVICE 1
+#define ALLOCATION_TYPE_PINNED 1
 #define HANDLE_POSIX_FD 1
 
 struct location {
@@ -119,16 +120,27 @@ static struct physical *make_physical(const struct properties *properties, uint6
 	return physical;
 }
 
+/* On a card of ours, or anywhere else. */
+static CUresult check_properties(const struct properties *properties)
+{
+	if (properties->type != ALLOCATION_TYPE_PINNED)
+		return CUDA_ERROR_INVALID_VALUE;
+	return properties->location.type == LOCATION_DEVICE &&
+			       !device_valid(properties->location.id)
+		       ? CUDA_ERROR_INVALID_DEVICE
+		       : CUDA_SUCCESS;
+}
+
 CUDA_API(cuMemCreate, (CUmemGenericAllocationHandle * out, size_t bytes,
 		       const struct properties *properties, unsigned long long flags))
 {
 	CUresult status = enter(__func__, out != NULL && properties != NULL && flags == 0 &&
 						  bytes != 0 && bytes % GRANULE_BYTES == 0);
+	if (status == CUDA_SUCCESS)
+		status = check_properties(properties);
 	if (status != CUDA_SUCCESS)
 		return status;
 	bool on_device = properties->location.type == LOCATION_DEVICE;
-	if (on_device && !device_valid(properties->location.id))
-		return CUDA_ERROR_INVALID_DEVICE;
 	DRIVER_LOCKED();
 	if (on_device && !state_take(device_card(properties->location.id), HOLDING_MEMORY, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -162,6 +174,8 @@ CUDA_API(cuMemGetAllocationGranularity,
 {
 	(void)option;
 	CUresult status = enter(__func__, out != NULL && properties != NULL);
+	if (status == CUDA_SUCCESS)
+		status = check_properties(properties);
 	if (status == CUDA_SUCCESS)
 		*out = GRANULE_BYTES;
 	return status;
