@@ -694,6 +694,21 @@ void region_note_refused(struct region *region, unsigned int card)
 	__atomic_fetch_add(&own_slot(region)->dev[card].refused, 1, __ATOMIC_RELAXED);
 }
 
+/* The mapping is gone: whatever is at its place now is not ours. */
+static void renew_life(struct region *region)
+{
+	struct life_lock life;
+	struct reason reason;
+
+	if (!open_life(region, &life, &reason))
+		return; /* the next visit tries again */
+	if (set_lock(life.fd, F_OFD_SETLK, FIRST_LIFE + region->slot, F_WRLCK) == 0)
+		region->life = life.page;
+	else
+		end_life(life.page);
+	sys_close(life.fd);
+}
+
 /* Called with `busy`. */
 static void tend_own(struct region *region)
 {
@@ -703,6 +718,8 @@ static void tend_own(struct region *region)
 	if (!keep_open(region, &region->fd) || !keep_open(region, &region->kept_fd))
 		return; /* the next visit tries again */
 	if (owns_slot(region, slot)) {
+		if (!is_locked(region, FIRST_LIFE + slot))
+			renew_life(region);
 		lock_kept(region, slot, F_WRLCK);
 		return;
 	}

@@ -448,6 +448,22 @@ static void test_who_closed_all_descriptors_sees_at_once_that_another_has_ended(
 	CHECK(region_sum(&region, 0) == 0);
 }
 
+static void test_who_unmapped_what_it_did_not_know_is_seen_to_live(void)
+{
+	struct region region;
+	struct region other;
+
+	CHECK(join(&region));
+	CHECK(join(&other));
+	hold_bytes(&region, 0, 7 * MIB);
+	CHECK(munmap(region.life, 4096) == 0);
+	nap(60);
+	region_tend(&region, false);
+	region_tend(&other, true);
+	CHECK(region_sum(&other, 0) == 7 * MIB);
+	CHECK(files.usage->slot[region.slot].state == VGPU_SLOT_LIVE);
+}
+
 /* A descriptor that is no longer the usage file's shows no lock, and nobody has ended. */
 static void test_who_cannot_be_proven_dead_counts(void)
 {
@@ -710,6 +726,7 @@ int main(void)
 	RUN_ON_FILES(test_who_closed_all_descriptors_is_seen_from_another_pid_namespace);
 	RUN_ON_FILES(test_a_child_without_its_parents_descriptors_keeps_nothing_of_it);
 	RUN_ON_FILES(test_who_closed_all_descriptors_sees_at_once_that_another_has_ended);
+	RUN_ON_FILES(test_who_unmapped_what_it_did_not_know_is_seen_to_live);
 	RUN_ON_FILES(test_who_cannot_be_proven_dead_counts);
 	RUN_ON_FILES(test_a_process_whose_first_thread_has_ended_keeps_its_slot);
 	RUN_ON_FILES(test_an_owner_that_was_taken_for_dead_counts_again_at_once);
