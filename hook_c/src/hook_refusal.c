@@ -53,6 +53,9 @@ int refuse_properties(const struct cuda_allocation_properties *properties, uint6
 	size_t step = 0;
 	int status = CUDA_SUCCESS;
 
+	/* The question below is answered for any type (H200, driver 580). */
+	if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (driver.cuMemGetAllocationGranularity != NULL)
 		status = driver.cuMemGetAllocationGranularity(&step, properties,
 							      CU_MEM_ALLOC_GRANULARITY_MINIMUM);
