@@ -33,7 +33,7 @@ from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.counters import Counters
 from runtime_shim.create import Creator, verdict_seconds
-from runtime_shim.dependants import remove_unused_versions
+from runtime_shim.dependants import remove_unused_copies, remove_unused_versions
 from runtime_shim.device_plugin.plugins import DevicePlugins
 from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.enforcement import Enforcer
@@ -43,7 +43,7 @@ from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
 from runtime_shim.isolation import Isolation
 from runtime_shim.kubelet import Kubelet
-from runtime_shim.library import check_library
+from runtime_shim.library import VerifiedCopies, copies_folder
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
 from runtime_shim.node_watch import NodeAnswers, PodLookup
@@ -123,8 +123,9 @@ class Agent:
             voucher = Voucher(config.device_plugin, kubelet, own, self.inventory, self.host)
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
-        # The library's own folder: the two are of one version.
-        probe = Probe(paths.library.parent / "vgpu-probe", driver.library_dirs)
+        self.installed = VerifiedCopies(paths.library, paths.state_dir)
+        # From the library's own folder: the two are of one version.
+        probe = Probe(partial(self.installed.beside, "vgpu-probe"), driver.library_dirs)
         self.calibration = Calibration(paths.state_dir / "contexts.json", probe, self.inventory)
         self.health = Health(self.inventory, probe, self._cards_changed, time.monotonic)
         self.creator = Creator(
@@ -140,6 +141,7 @@ class Agent:
             pods=self.pods,
             voucher=voucher,
             isolation=self.isolation,
+            installed=self.installed,
         )
 
     async def prepare(self) -> None:
@@ -174,9 +176,7 @@ class Agent:
                 group.create_task(self.plugins.run())
             group.create_task(self._report_forever())
             group.create_task(self._measure_forever())
-            group.create_task(
-                arbitrate(self._config.paths.library.parent / LIBRARY_NAME, self.regions)
-            )
+            group.create_task(arbitrate(partial(self.installed.beside, LIBRARY_NAME), self.regions))
             group.create_task(self._look_for_cards())
             group.create_task(self.health.run())
             group.create_task(self._calibrate_forever())
@@ -345,8 +345,8 @@ class Agent:
 
     def _ready(self) -> bool:
         try:
-            check_library(self._config.paths.library)
-        except RefusedError:
+            self.installed.library()
+        except (RefusedError, OSError):
             return False
         return True
 
@@ -406,14 +406,18 @@ class Agent:
         while True:
             await asyncio.sleep(_UNUSED_LIBRARY_SECONDS)
             try:
-                removed = await in_thread(
-                    lambda: remove_unused_versions(self._config.paths.library)
-                )
-            except OSError as error:
+                removed = await in_thread(self._remove_old_libraries)
+            except (RefusedError, OSError) as error:
                 logger.warning("old libraries are not removed", extra={"reason": str(error)})
                 continue
             if removed:
                 logger.info("old libraries removed", extra={"versions": removed})
+
+    def _remove_old_libraries(self) -> list[str]:
+        paths = self._config.paths
+        removed = remove_unused_versions(paths.library)
+        copies = copies_folder(paths.state_dir)
+        return [*removed, *remove_unused_copies(copies, self.installed.library())]
 
     @contextlib.contextmanager
     def serving_metrics(self) -> Iterator[None]:

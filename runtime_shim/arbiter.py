@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 
 import cffi
 
+from runtime_shim.errors import RefusedError
 from runtime_shim.region import Region, Regions
 from runtime_shim.threads import in_thread
 
@@ -166,11 +167,14 @@ def _say_who_is_alone(regions: Sequence[Region]) -> None:
         region.set_alone(_alone(region, counts))
 
 
-async def arbitrate(library: Path, regions: Regions) -> None:
-    """Keep an arbiter that follows the node's regions, until cancelled."""
+async def arbitrate(library: Callable[[], Path], regions: Regions) -> None:
+    """Keep an arbiter that follows the node's regions, until cancelled.
+
+    `library` returns the arbiter's verified file. Raises RefusedError and OSError.
+    """
     try:
-        arbiter = Arbiter(library)
-    except OSError as error:
+        arbiter = Arbiter(library())
+    except (RefusedError, OSError) as error:
         logger.error(
             "no arbiter: containers that share a card keep to less than their shares",
             extra={"reason": str(error)},

@@ -38,7 +38,7 @@ from runtime_shim.host import Host
 from runtime_shim.identity import Identity, IdentityError, check_container_uuid, identity_of
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.isolation import Isolation
-from runtime_shim.library import check_library
+from runtime_shim.library import VerifiedCopies, copies_folder
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
 from runtime_shim.node_watch import PodLookup
 from runtime_shim.policy import (
@@ -110,7 +110,7 @@ class _Plan:
     """Without any way to a GPU."""
     request: pb.AllocationRequest
     library: Path | None
-    """The vgpu library on the host; None for a container that asks for whole cards."""
+    """The verified vgpu library on the host; None for a container that asks for whole cards."""
     capabilities: Sequence[str]
     engine_directory: str
 
@@ -133,6 +133,7 @@ class Creator:
         pods: PodLookup | None = None,
         voucher: Voucher | None = None,
         isolation: Isolation | None = None,
+        installed: VerifiedCopies | None = None,
     ) -> None:
         """`pods`: Kubernetes mode, in which containers get what the cluster gave them; `voucher`
         knows there who was given whole cards by another plugin, and `isolation` is told of starts.
@@ -141,6 +142,8 @@ class Creator:
         self._voucher = voucher
         self._isolation = isolation or Isolation(lambda: None, time.monotonic)
         self._config = config
+        paths = config.paths
+        self._installed = installed or VerifiedCopies(paths.library, paths.state_dir)
         self._counters = counters or Counters()
         self._cache = cache
         self._claims = claims
@@ -427,7 +430,7 @@ class Creator:
         library = None
         if not whole:
             creation.step = "library"
-            library = check_library(self._config.paths.library)
+            library = self._installed.library()
         creation.step = "policy"
         stripped = self._strip(
             creation, spec, CONTAINER_LIBRARY if library else None, self._config.policy.deny
@@ -713,8 +716,9 @@ def _gives_whole_cards(allocation: pb.Allocation, cards: Sequence[CardFacts]) ->
 
 
 def _library_folders(config: Config) -> tuple[str, ...]:
-    """Return where libraries of this and of earlier versions are: /usr/lib/vgpu by default."""
-    return (str(config.paths.library.parent.parent),)
+    """Return where libraries of this and of earlier versions are, and the agent's copies."""
+    paths = config.paths
+    return (str(paths.library.parent.parent), str(copies_folder(paths.state_dir)))
 
 
 def own_paths(config: Config) -> list[Path]:

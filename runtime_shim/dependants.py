@@ -100,6 +100,22 @@ def remove_unused_versions(library: Path) -> list[str]:
     return removed
 
 
+def remove_unused_copies(copies: Path, current: Path) -> list[str]:
+    """Remove the agent's copies of versions that no container has mounted; return their names.
+
+    `current`: the copy of the library that new containers get; its version stays.
+    """
+    keep = {current.parent.name, *mounted_libraries().values()}
+    removed = set()
+    for folder in copies.glob("*/*"):
+        if folder.name not in keep:
+            shutil.rmtree(folder)
+            removed.add(folder.name)
+            with contextlib.suppress(OSError):  # a file of another version has the same content
+                folder.parent.rmdir()
+    return sorted(removed)
+
+
 def engine_containers(launcher: str, proc: Path = Path("/proc")) -> set[str]:
     """Return the ids of containers whose engine will call the launcher to end them.
 

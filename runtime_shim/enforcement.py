@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 from runtime_shim.config import Policy
 from runtime_shim.counters import Counters
+from runtime_shim.library import copies_folder
 from runtime_shim.processes import (
     Init,
     alive,
@@ -144,7 +145,7 @@ class Enforcer:
     ) -> None:
         self._policy = policy
         self._events = (counters or Counters()).events
-        self._hooks = _Hooks(library)
+        self._hooks = _Hooks(library, copies_folder(state_dir))
         self._first_run = state_dir / "first-run.json"
         self._has_snapshot = False
         self._over: Streaks[tuple[str, str]] = Streaks(policy.over_limit_seconds, _EVENT_SECONDS)
@@ -328,8 +329,9 @@ class _Hooks:
     for, one a container: a tenant stops the looks at itself and at nobody else.
     """
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, copies: Path) -> None:
         self._library = library
+        self._copies = copies
         self._known: dict[tuple[int, int, int], MappedFile] = {}
         self._found: dict[tuple[str, ProcessKey], bool] = {}
         self._again: dict[tuple[str, ProcessKey], float] = {}
@@ -370,9 +372,10 @@ class _Hooks:
     def _versions(self) -> frozenset[MappedFile]:
         """Return every version of the library that this agent has seen on the host.
 
-        Versions lie beside each other and stay while containers have them mapped.
+        Containers have the agent's copies, or a version's own file where an earlier agent started
+        them. Both stay while containers have them mapped.
         """
-        for path in _version_paths(self._library):
+        for path in _version_paths(self._library, self._copies):
             try:
                 status = path.stat()
                 key = (status.st_dev, status.st_ino, status.st_ctime_ns)
@@ -383,6 +386,7 @@ class _Hooks:
         return frozenset(self._known.values())
 
 
-def _version_paths(library: Path) -> Iterator[Path]:
+def _version_paths(library: Path, copies: Path) -> Iterator[Path]:
     yield library
     yield from library.parent.parent.glob(f"*/{library.name}")
+    yield from copies.glob(f"*/*/{library.name}")

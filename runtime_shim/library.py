@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes sure that the library which holds a container to its slice is one that it can load."""
+"""Verifies the installed files that hold containers to their slices, and keeps copies of them.
+
+An installation records the digests of its files beside them, in `SHA256SUMS`. A file is read as a
+whole and compared. Containers mount the agent's own copy of what was read, and the agent runs its
+probe and its arbiter from there. So nothing that happens to the installed file afterwards matters.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import platform
 import stat
 import struct
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from runtime_shim.elf import MACHINES
 from runtime_shim.errors import RefusedError
+from runtime_shim.files import write_all
+from runtime_shim.symbols import parse_symbols
+
+DIGESTS: Final = "SHA256SUMS"
+"""The file that scripts/install writes, in the format of sha256sum(1)."""
 
 # Source: System V ABI, "ELF Header": e_ident, e_type, e_machine, e_version, e_entry, e_phoff,
 # e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx.
@@ -20,54 +35,218 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 _ET_DYN = 3
 
+# The ways to the driver: by look-up and by link. Source: hook_c/src/libvgpu.map.
+_HOOKS = frozenset({"dlsym", "dlvsym", "cuInit", "cuGetProcAddress", "cuMemAlloc_v2"})
+
 _REMEDY = "install the vgpu library again"
+# How many characters of a digest tell builds of one version apart.
+_DIGEST_NAME = 12
 
 
-def check_library(path: Path) -> Path:
-    """Return the real, versioned path of the library at `path`. Raises RefusedError.
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """An installed file whose content is the one that was recorded."""
+
+    path: Path
+    """Behind every link: the versioned one."""
+    digest: str
+    """SHA-256, in hexadecimal."""
+    exported: frozenset[str]
+
+
+def verify(path: Path) -> Verified:
+    """Compare a file with the digest that was recorded beside it. Raises RefusedError.
+
+    It is read once per inode, size and change time.
+    """
+    try:
+        status = os.stat(path)
+        real = Path(os.path.realpath(path))
+        found = _look(real, _identity(status), _identity_of(real.parent / DIGESTS))
+    except OSError as error:
+        raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
+    if found.problem:
+        raise RefusedError(f"the vgpu library {real} {found.problem}", _REMEDY)
+    return Verified(path=real, digest=found.digest, exported=found.exported)
+
+
+def verify_library(path: Path) -> Verified:
+    """Verify the library at `path`, and that it is ours. Raises RefusedError.
 
     glibc ignores a preload that it cannot load, with a line on stderr: the container would start
     without a limit. So the file is looked at before every create.
     """
+    verified = verify(path)
+    if missing := sorted(_HOOKS - verified.exported):
+        raise RefusedError(
+            f"the vgpu library {verified.path} does not export {missing[0]}", _REMEDY
+        )
+    return verified
+
+
+def recorded_digests(folder: Path) -> Mapping[str, str]:
+    """Return name → digest of the files in a folder, as they were recorded. Raises RefusedError."""
+    file = folder / DIGESTS
     try:
-        status = os.stat(path)
-        found = _look(path, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+        with file.open("rb") as opened:
+            if _others_write(os.fstat(opened.fileno())):
+                raise RefusedError(f"{file} can be changed by others than root", _REMEDY)
+            lines = opened.read().decode(errors="replace").splitlines()
+    except FileNotFoundError as error:
+        raise RefusedError(f"no digest was recorded: there is no {file}", _REMEDY) from error
     except OSError as error:
-        raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
-    if found.problem:
-        raise RefusedError(f"the vgpu library {found.path} {found.problem}", _REMEDY)
-    return found.path
+        reason = error.strerror or str(error)
+        raise RefusedError(f"{file} cannot be read: {reason}", _REMEDY) from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 digest of a file's content, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def copies_folder(state_dir: Path) -> Path:
+    """Return where the agent keeps its copies, each in `<start of its digest>/<version>`."""
+    return state_dir / "library"
+
+
+class VerifiedCopies:
+    """The agent's copies of what was verified. Blocking calls; any thread."""
+
+    def __init__(self, library: Path, state_dir: Path) -> None:
+        self._library = library
+        self._folder = copies_folder(state_dir)
+        self._known: dict[Path, tuple[int, ...]] = {}
+
+    def library(self) -> Path:
+        """Return what containers mount. Raises RefusedError and OSError."""
+        return self._copy(verify_library(self._library))
+
+    def beside(self, name: str) -> Path:
+        """Return the copy of a file of the library's version. Raises RefusedError and OSError."""
+        return self._copy(verify(self._library.with_name(name)))
+
+    def _copy(self, verified: Verified) -> Path:
+        path = verified.path
+        build = verified.digest[:_DIGEST_NAME]
+        copy = self._folder / build / path.parent.name / path.name
+        # Root alone enters the folder above, and nobody writes here but this: each copy is read
+        # once by each agent, and again if it has changed all the same.
+        identity = _identity_of(copy)
+        if not identity or self._known.get(copy) != identity:
+            if not identity or not _is_whole(copy, verified):
+                self._write(copy, verified)
+            self._known[copy] = _identity_of(copy)
+        _check_executable(copy)
+        return copy
+
+    def _write(self, copy: Path, verified: Verified) -> None:
+        content = verified.path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != verified.digest:
+            raise RefusedError(f"the vgpu library {verified.path} was just changed", _REMEDY)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{copy.name}.", dir=copy.parent)
+        try:
+            try:
+                write_all(descriptor, content)
+                os.fchmod(descriptor, 0o555)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(name, copy)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def _check_executable(copy: Path) -> None:
+    """Raise RefusedError where a loader could not map a file's code.
+
+    A container with a user namespace keeps this option of the mount that its file comes from.
+    """
+    if os.statvfs(copy).f_flag & os.ST_NOEXEC:
+        raise RefusedError(
+            f"{copy.parent} is on a file system that is mounted noexec: no container could load"
+            " the vgpu library",
+            "mount it without noexec, or set paths.state_dir to a folder elsewhere",
+        )
+
+
+def _is_whole(copy: Path, verified: Verified) -> bool:
+    mode = copy.lstat().st_mode
+    return stat.S_ISREG(mode) and mode & 0o777 == 0o555 and digest_of(copy) == verified.digest
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    path: Path
-    problem: str
+    digest: str = ""
+    exported: frozenset[str] = frozenset()
+    problem: str = ""
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        *(status.st_dev, status.st_ino, status.st_size),
+        *(status.st_mtime_ns, status.st_ctime_ns),
+    )
+
+
+def _identity_of(path: Path) -> tuple[int, ...]:
+    """Return what changes when the file does; empty when there is none."""
+    try:
+        return _identity(path.lstat())
+    except OSError:
+        return ()
 
 
 @lru_cache(maxsize=16)
-def _look(path: Path, *_unless_these_change: int) -> _Found:
-    real = Path(os.path.realpath(path))
+def _look(real: Path, *_unless_these_change: tuple[int, ...]) -> _Found:
     with open(real, "rb") as file:
-        return _Found(path=real, problem=_problem(os.fstat(file.fileno()), file.read(_HEADER.size)))
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return _Found(problem="is not a regular file")
+        content = file.read()
+    if problem := _problem(status, content):
+        return _Found(problem=problem)
+    try:
+        recorded = recorded_digests(real.parent).get(real.name)
+    except RefusedError as error:
+        return _Found(problem=f"cannot be verified: {error.reason}")
+    digest = hashlib.sha256(content).hexdigest()
+    if recorded is None:
+        return _Found(problem=f"cannot be verified: {real.parent / DIGESTS} does not list it")
+    if digest != recorded:
+        return _Found(
+            problem="is not the file that was installed:"
+            f" its digest is not the one in {real.parent / DIGESTS}"
+        )
+    try:
+        return _Found(digest=digest, exported=parse_symbols(content).exported)
+    except ValueError as error:
+        return _Found(problem=f"cannot be used: {error}")
 
 
-def _problem(status: os.stat_result, header: bytes) -> str:
-    if not stat.S_ISREG(status.st_mode):
-        return "is not a regular file"
+def _problem(status: os.stat_result, content: bytes) -> str:
     if status.st_size == 0:
         return "is empty"
-    if len(header) < _HEADER.size or not header.startswith(_ELF64_LITTLE_ENDIAN):
+    if len(content) < _HEADER.size or not content.startswith(_ELF64_LITTLE_ENDIAN):
         return "is not a 64-bit ELF file"
-    fields = _HEADER.unpack(header)
+    fields = _HEADER.unpack_from(content)
     if fields[1] != _ET_DYN or fields[2] != MACHINES.get(platform.machine()):
         return f"is not a shared library for {platform.machine()}"
     # Linkers put the section headers last: what is cut off ends before them.
     section_offset, section_bytes, section_count = fields[6], fields[11], fields[12]
     if status.st_size < section_offset + section_bytes * section_count:
         return "is cut off"
-    if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP) or status.st_uid not in (0, os.geteuid()):
+    if _others_write(status):
         return "can be changed by others than root"
     if not status.st_mode & stat.S_IROTH:
         return "cannot be read by every user"
     return ""
+
+
+def _others_write(status: os.stat_result) -> bool:
+    writable = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+    return bool(writable) or status.st_uid not in (0, os.geteuid())

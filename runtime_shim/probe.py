@@ -7,11 +7,11 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from runtime_shim.errors import RuntimeShimError
+from runtime_shim.errors import RefusedError, RuntimeShimError
 
 # A first context on an idle H100 takes 0.3 s, with eight cards and a cold driver some seconds.
 _PROBE_SECONDS: Final = 30.0
@@ -26,8 +26,11 @@ class ProbeError(RuntimeShimError):
 class Probe:
     """Where the probe is, and how it finds the driver."""
 
-    def __init__(self, program: Path, library_dirs: Sequence[Path]) -> None:
-        """`library_dirs`: searched for driver libraries before the loader's own folders."""
+    def __init__(self, program: Callable[[], Path], library_dirs: Sequence[Path]) -> None:
+        """`program` returns the probe's verified file. Raises RefusedError and OSError.
+
+        `library_dirs`: searched for driver libraries before the loader's own folders.
+        """
         self._program = program
         self._library_dirs = library_dirs
         self._hanging: dict[str, asyncio.subprocess.Process] = {}
@@ -42,7 +45,7 @@ class Probe:
             raise ProbeError(f"process {earlier.pid}, an earlier probe, hangs in the driver")
         try:
             process = await asyncio.create_subprocess_exec(
-                self._program,
+                self._program(),
                 "--hold",
                 str(int(_PROBE_SECONDS)),
                 env=self._environment(card_uuid),
@@ -50,7 +53,7 @@ class Probe:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
             )
-        except OSError as error:
+        except (RefusedError, OSError) as error:
             raise ProbeError(f"vgpu-probe cannot run: {error}") from error
         try:
             assert process.stdout is not None

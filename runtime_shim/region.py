@@ -280,7 +280,7 @@ class Regions:
             usage.mkdir(mode=0o700)
             _mount_usage(usage)
         with _new_file(folder / "ld.so.preload", 0o444) as descriptor:
-            os.write(descriptor, preload)
+            write_all(descriptor, preload)
         with _new_file(usage / "usage", 0o666) as descriptor:
             os.ftruncate(descriptor, USAGE_BYTES)
             os.pwrite(descriptor, _FRESH_HEADER, 0)

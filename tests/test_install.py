@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime_shim import __version__
+from runtime_shim.library import verify_library
 from tests.testbed import REPOSITORY
 
 
@@ -65,6 +66,22 @@ def test_the_library_lies_under_its_version_behind_one_link(staged: Path) -> Non
 
     assert os.readlink(folder / "current") == __version__
     assert (folder / "current/libvgpu.so").samefile(folder / __version__ / "libvgpu.so")
+
+
+def test_digests_of_what_holds_containers_to_their_slices_are_recorded(staged: Path) -> None:
+    folder = staged / "usr/lib/vgpu/current"
+    done = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {
+        "libvgpu.so: OK",
+        "libvgpu-arbiter.so: OK",
+        "vgpu-probe: OK",
+        "../../../bin/vgpu-container-runtime: OK",
+    }
+    assert verify_library(folder / "libvgpu.so").path.parent.name == __version__
 
 
 def test_the_staged_launcher_needs_no_configuration(staged: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from runtime_shim import config
 from runtime_shim.doctor.finding import Finding, fail, ok, warn
-from runtime_shim.doctor.symbols import read_symbols
 from runtime_shim.driver import discover_driver
 from runtime_shim.errors import RefusedError
-from runtime_shim.library import check_library as look_at
+from runtime_shim.library import DIGESTS, digest_of, recorded_digests, verify_library
+from runtime_shim.symbols import read_symbols
 
 _AGAIN = "install the package vgpu-runtime again"
 # The oldest glibc of an image that runs CUDA.
@@ -27,7 +27,7 @@ _NAMED = 5
 def check_library(library: Path) -> Finding:
     """Look whether every glibc image can load it, and whether it exports what it should."""
     try:
-        real = look_at(library)
+        real = verify_library(library).path
         symbols = read_symbols(real)
     except RefusedError as error:
         return fail("library", error.reason, error.remedy)
@@ -47,6 +47,30 @@ def check_library(library: Path) -> Finding:
     if not os.access(real.parent / "vgpu-probe", os.X_OK):
         return fail("library", f"vgpu-probe is not beside {real}", _AGAIN)
     return ok("library", f"{real}, version {real.parent.name}")
+
+
+def check_digests(library: Path, launcher: Path | None) -> Finding:
+    """Compare every installed file that holds containers to their slices with its digest."""
+    name = "digests"
+    folder = Path(os.path.realpath(library)).parent
+    try:
+        recorded = recorded_digests(folder)
+    except RefusedError as error:
+        return fail(name, error.reason, _AGAIN)
+    if library.name not in recorded:
+        return fail(name, f"{folder / DIGESTS} does not list {library.name}", _AGAIN)
+    for file, digest in recorded.items():
+        # Only the launcher lies elsewhere; engines may use another than the one beside us.
+        path = folder / file
+        if launcher is not None and path.name == launcher.name:
+            path = launcher
+        try:
+            differs = digest_of(path) != digest
+        except OSError as error:
+            return fail(name, f"{path} cannot be read: {error.strerror}", _AGAIN)
+        if differs:
+            return fail(name, f"{path} is not the file that was installed", _AGAIN)
+    return ok(name, f"all {len(recorded)} files of {folder / DIGESTS} are as installed")
 
 
 def check_driver_names(where: config.Driver, table: Path = _TABLE) -> Finding:

@@ -77,7 +77,10 @@ def test_both_architectures_have_programs_of_their_own(
         architecture = path.stem.rpartition("_")[2]
         target = tmp_path / architecture
         subprocess.run(["dpkg", "-x", str(path), str(target)], check=True)
-        programs = [target / "usr/bin/vgpu-container-runtime", *target.glob("usr/lib/vgpu/*/*")]
+        installed = target / "usr/lib/vgpu/packaged"
+        subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=installed, check=True)
+        files = [each for each in installed.iterdir() if each.name != "SHA256SUMS"]
+        programs = [target / "usr/bin/vgpu-container-runtime", *files]
         machines[architecture] = {
             each.name: int.from_bytes(each.read_bytes()[18:20], "little") for each in programs
         }

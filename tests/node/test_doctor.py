@@ -129,6 +129,7 @@ def test_a_cut_off_library_is_named(node: Node) -> None:
 
     assert (status, findings["library"]["level"]) == (1, "fail")
     assert "cut off" in findings["library"]["message"]
+    assert "is not the file that was installed" in findings["digests"]["message"]
 
 
 def test_a_launcher_that_leads_elsewhere_is_named(node: Node) -> None:

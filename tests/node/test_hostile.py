@@ -21,6 +21,7 @@ import pytest
 from tests.fakes.gpu import Card, SimulatedGpu
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
 from tests.runtime_shim.test_drm import add_card
+from tests.testbed.installation import record_digests
 from tests.testbed.node import GIB, Node, wait_until
 from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 from tests.testbed.rootfs import PROBE
@@ -178,6 +179,7 @@ def test_an_old_and_a_new_library_serve_side_by_side(
         shutil.copy2(node.library.resolve(), folder / "libvgpu.so")
         with (folder / "libvgpu.so").open("ab") as file:
             file.write(tail)
+        record_digests(folder)
         return folder / "libvgpu.so"
 
     old, new = install("1.0", b""), install("1.1", b"\0" * 64)
@@ -194,7 +196,9 @@ def test_an_old_and_a_new_library_serve_side_by_side(
     second = make_bundle("b", slice_env("2Gi"))
     runtime.start_detached(second, "b")
 
-    assert [source_of(each) for each in (first, second)] == [str(old), str(new)]
+    sources = [Path(source_of(each)) for each in (first, second)]
+    assert [each.read_bytes() for each in sources] == [old.read_bytes(), new.read_bytes()]
+    assert [each.parent.name for each in sources] == ["1.0", "1.1"]
     assert totals(probe_in(runtime, "a")) == {GIB}
     assert totals(probe_in(runtime, "b")) == {2 * GIB}
     node.stop_agent()

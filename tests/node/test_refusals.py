@@ -2,12 +2,14 @@
 """A container that cannot be limited does not start, and the engine gets one sentence."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.node.conftest import MakeBundle, slice_env
-from tests.testbed.node import Node
+from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
+from tests.testbed.node import GIB, Node
 from tests.testbed.oci import OciRuntime, RuntimeFailedError
 from tests.testbed.rootfs import build_rootfs
 
@@ -68,17 +70,59 @@ def test_a_bad_request_is_refused_in_one_sentence(
     assert node.claim_states() == {}
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "text"])
+def _remove(library: Path) -> None:
+    library.unlink()
+
+
+def _empty(library: Path) -> None:
+    library.write_bytes(b"")
+
+
+def _text(library: Path) -> None:
+    library.write_text("not ELF")
+
+
+def _zeroed(library: Path) -> None:
+    with library.open("r+b") as file:
+        file.seek(64)
+        file.write(bytes(4096 - 64))
+
+
+def _other_library(library: Path) -> None:
+    loaded = Path("/proc/self/maps").read_text()
+    (libc,) = set(re.findall(r"(/\S+/libc\.so\.6)$", loaded, re.MULTILINE))
+    library.write_bytes(Path(libc).with_name("libm.so.6").read_bytes())
+
+
+def _no_digest(library: Path) -> None:
+    library.with_name("SHA256SUMS").unlink()
+
+
+@pytest.mark.parametrize("damage", [_remove, _empty, _text, _zeroed, _other_library, _no_digest])
 def test_a_damaged_library_is_refused(
-    node: Node, runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path, damage: str
+    node: Node,
+    runtime: OciRuntime,
+    make_bundle: MakeBundle,
+    scratch: Path,
+    damage: Callable[[Path], None],
 ) -> None:
-    node.library.unlink()
-    if damage != "missing":
-        node.library.write_text("" if damage == "empty" else "not ELF")
+    damage(node.library)
 
     sentence = refusal(runtime, make_bundle, slice_env("2Gi"), scratch / "log.json")
 
     assert "libvgpu.so" in sentence
+    assert "install the vgpu library again" in sentence
+
+
+def test_a_library_that_is_damaged_later_does_not_reach_its_containers(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    bundle = make_bundle("a", slice_env("1Gi"))
+    runtime.start_detached(bundle, "a")
+
+    _zeroed(node.library)
+
+    assert totals(probe_in(runtime, "a")) == {GIB}
 
 
 def test_a_musl_image_is_refused(

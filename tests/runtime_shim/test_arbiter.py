@@ -314,7 +314,7 @@ async def test_without_the_library_nobody_stays_alone_beside_another(
     first = regions.create(allocation(part()), PRELOAD)
     second = regions.create(allocation(part()), PRELOAD)
     first.set_alone([True])
-    arbitrating = asyncio.create_task(arbitrate(tmp_path / LIBRARY_NAME, regions))
+    arbitrating = asyncio.create_task(arbitrate(lambda: tmp_path / LIBRARY_NAME, regions))
 
     async def until(alone: int) -> None:
         while limits_of(first).dev[0].alone != alone:

@@ -63,7 +63,7 @@ async def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventor
 
 
 def calibration(folder: Path, inventory: Inventory, probe: Path = PROBE) -> Calibration:
-    return Calibration(folder / "contexts.json", Probe(probe, [BUILD / "fake"]), inventory)
+    return Calibration(folder / "contexts.json", Probe(lambda: probe, [BUILD / "fake"]), inventory)
 
 
 async def test_each_card_is_measured(tmp_path: Path, inventory: Inventory) -> None:

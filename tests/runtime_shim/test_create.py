@@ -29,6 +29,7 @@ from runtime_shim.errors import (
 )
 from runtime_shim.host import Host
 from runtime_shim.inventory import CardFacts, CardLoad, CardProcess, Inventory, Xid
+from runtime_shim.library import VerifiedCopies
 from runtime_shim.probe import Probe
 from runtime_shim.region import Regions
 from runtime_shim.spec import Spec, environment
@@ -37,6 +38,7 @@ from tests.runtime_shim.allocations import CARD, GIB, OTHER_CARD, allocation, pa
 from tests.runtime_shim.containers import Process, write_runc_state
 from tests.runtime_shim.specs import plain_spec
 from tests.testbed import BUILD
+from tests.testbed.installation import record_digests
 
 REQUEST = ("VGPU_MEMORY=2Gi", "VGPU_CORES=25")
 
@@ -111,6 +113,7 @@ class Node:
         library = folder / "lib" / "1.0" / "libvgpu.so"
         library.parent.mkdir(parents=True)
         shutil.copy(BUILD / "libvgpu.so", library)
+        record_digests(library.parent)
         (folder / "lib" / "current").symlink_to("1.0")
         self.library = library
         self.config = Config(
@@ -133,7 +136,7 @@ class Node:
         self.regions = Regions(folder / "run" / "containers")
         self.inventory = Inventory(Cards())
         self.claims = Claims(self.store, self.regions, self.cache, lambda: None)
-        probe = Probe(folder / "none", ())
+        probe = Probe(lambda: folder / "none", ())
         self.calibration = Calibration(folder / "contexts.json", probe, self.inventory)
         self.host = Host(self.config.driver)
         self.creator = Creator(
@@ -247,7 +250,10 @@ async def test_its_files_are_mounted_as_the_contract_says(node: Node, bundle: Bu
 
     folder = node.regions.folder / given(node).allocation_id
     wanted = {
-        "/dev/vgpu/libvgpu.so": (node.library, {"ro"}),
+        "/dev/vgpu/libvgpu.so": (
+            VerifiedCopies(node.library, node.folder / "state").library(),
+            {"ro"},
+        ),
         "/dev/vgpu/limits": (folder / "limits", {"ro", "noexec"}),
         "/dev/vgpu/usage": (folder / "usage/usage", {"rw", "noexec"}),
         "/etc/ld.so.preload": (folder / "ld.so.preload", {"ro", "noexec"}),

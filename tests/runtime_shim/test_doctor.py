@@ -25,6 +25,7 @@ from runtime_shim.doctor.container import tiny_program
 from runtime_shim.doctor.driver import check_driver, check_nvml
 from runtime_shim.doctor.engines import check_engines, runtime_program
 from runtime_shim.doctor.library import (
+    check_digests,
     check_driver_names,
     check_library,
     known_names,
@@ -33,9 +34,11 @@ from runtime_shim.doctor.library import (
 from runtime_shim.doctor.runtime_conf import RuntimeConf, parse_runtime_conf, read_runtime_conf
 from runtime_shim.doctor.runtimes import check_gpu_runtime, check_launcher, check_low_level
 from runtime_shim.doctor.services import check_agent, check_cache
-from runtime_shim.doctor.symbols import read_symbols
+from runtime_shim.library import digest_of
+from runtime_shim.symbols import read_symbols
 from runtime_shim.verdict import HEADER, MAGIC
 from tests.testbed import BUILD, REPOSITORY
+from tests.testbed.installation import record_digests
 
 SOURCE = Path("/etc/vgpu/runtime.conf")
 TABLE = REPOSITORY / "hook_c/api.tsv"
@@ -291,6 +294,7 @@ def installed(folder: Path) -> Path:
     for name in ("libvgpu.so", "vgpu-probe"):
         (versioned / name).write_bytes((BUILD / name).read_bytes())
         (versioned / name).chmod(0o755)
+    record_digests(versioned)
     (folder / "current").symlink_to("1.2.3")
     return folder / "current/libvgpu.so"
 
@@ -310,6 +314,7 @@ def test_a_library_for_newer_systems_only(tmp_path: Path) -> None:
     content = library.read_bytes()
     assert b"GLIBC_2.14\0" in content
     library.write_bytes(content.replace(b"GLIBC_2.14\0", b"GLIBC_2.34\0"))
+    record_digests(library.parent)
 
     finding = check_library(library)
 
@@ -322,7 +327,59 @@ def test_a_library_that_is_another(tmp_path: Path) -> None:
 
     finding = check_library(library)
 
-    assert (finding.level, "libvgpu.so" in finding.message) == ("fail", True)
+    assert (finding.level, "is not the file that was installed" in finding.message) == (
+        "fail",
+        True,
+    )
+    record_digests(library.parent)
+    finding = check_library(library)
+    assert (finding.level, "does not export cuGetProcAddress" in finding.message) == ("fail", True)
+
+
+def test_digests_of_an_installation(tmp_path: Path) -> None:
+    library = installed(tmp_path)
+
+    finding = check_digests(library, None)
+
+    assert (finding.level, "all 2 files of" in finding.message) == ("ok", True), finding
+
+
+@pytest.mark.parametrize("name", ["libvgpu.so", "vgpu-probe"])
+def test_a_file_that_is_not_the_installed_one_is_named(tmp_path: Path, name: str) -> None:
+    library = installed(tmp_path)
+    with (tmp_path / "1.2.3" / name).open("ab") as file:
+        file.write(b"\0")
+
+    finding = check_digests(library, None)
+
+    assert finding.level == "fail"
+    assert f"{name} is not the file that was installed" in finding.message
+    assert "install the package vgpu-runtime again" in finding.remedy
+
+
+def test_another_program_in_the_launchers_place_is_named(tmp_path: Path) -> None:
+    library = installed(tmp_path)
+    launcher = tmp_path / "bin" / "vgpu-container-runtime"
+    launcher.parent.mkdir()
+    launcher.write_bytes(b"the launcher")
+    digest = digest_of(launcher)
+    with (library.parent / "SHA256SUMS").open("a") as file:
+        file.write(f"{digest}  ../../../bin/vgpu-container-runtime\n")
+
+    assert check_digests(library, launcher).level == "ok"
+    launcher.write_bytes(b"runc")
+
+    finding = check_digests(library, launcher)
+    assert (finding.level, f"{launcher} is not the file" in finding.message) == ("fail", True)
+
+
+def test_an_installation_without_digests(tmp_path: Path) -> None:
+    library = installed(tmp_path)
+    (tmp_path / "1.2.3/SHA256SUMS").unlink()
+
+    finding = check_digests(library, None)
+
+    assert (finding.level, "no digest was recorded" in finding.message) == ("fail", True)
 
 
 def test_the_simulated_driver_has_no_unknown_function() -> None:

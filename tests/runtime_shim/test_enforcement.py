@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from runtime_shim.enforcement import (
     is_over,
     tolerated_bytes,
 )
+from runtime_shim.library import copies_folder
 from runtime_shim.processes import Init, pid_namespace
 from runtime_shim.procfs import mapped_file, maps_any
 from tests.runtime_shim.allocations import CARD, GIB
@@ -136,7 +138,7 @@ class Look:
 
     def __init__(self, folder: Path, policy: Policy, library: Path | None = None) -> None:
         state = folder / "state"
-        state.mkdir()
+        state.mkdir(exist_ok=True)
         self.enforcer = Enforcer(policy, library or folder / "none" / "libvgpu.so", state)
         self.now = 1000.0
 
@@ -276,6 +278,37 @@ def test_a_process_with_the_library_is_left_alone(
 
     assert not caplog.messages
     assert not ended(process)
+
+
+def test_a_process_with_the_agents_copy_of_the_library_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    installed = tmp_path / "lib/1.0/libvgpu.so"
+    copy = copies_folder(tmp_path / "state") / "0123/1.0/libvgpu.so"
+    for path in (installed, copy):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\0" * 4096)
+    script = (
+        "import mmap, sys; file = open(sys.argv[1]);"
+        " mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC);"
+        " input()"
+    )
+    tenant = subprocess.Popen([sys.executable, "-c", script, copy], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: str(copy) in Path(f"/proc/{tenant.pid}/maps").read_text())
+        look = Look(tmp_path, Policy(unhooked="event"), installed)
+        sight = Sight(
+            holdings=[holding(GIB, tenant.pid)], inits={ALLOCATION: container(tmp_path, tenant.pid)}
+        )
+
+        for _ in range(10):
+            look.at(sight, 1)
+            time.sleep(0.05)
+
+        assert not caplog.messages
+    finally:
+        tenant.kill()
+        tenant.wait()
 
 
 def test_a_host_process_is_an_event_whatever_the_policy(

@@ -263,7 +263,7 @@ async def test_the_real_probe_tells_a_card_that_works(
 ) -> None:
     gpu = SimulatedGpu.create(tmp_path / "gpu", cards=[Card(), Card()])
     monkeypatch.setenv("FAKE_GPU_DIR", str(gpu.directory))
-    probe = Probe(BUILD / "vgpu-probe", [BUILD / "fake"])
+    probe = Probe(lambda: BUILD / "vgpu-probe", [BUILD / "fake"])
 
     async with probe.context(gpu.uuid(1)) as pid:
         assert pid in {each.pid for each in gpu.processes()}
@@ -285,7 +285,7 @@ async def test_a_probe_that_cannot_be_killed_is_the_only_one_on_its_card(
     program.chmod(0o755)
     monkeypatch.setattr(probe_module, "_PROBE_SECONDS", 0.2)
     monkeypatch.setattr(probe_module, "_END_SECONDS", 0.1)
-    probe = Probe(program, ())
+    probe = Probe(lambda: program, ())
     with monkeypatch.context() as unkillable:
         unkillable.setattr(asyncio.subprocess.Process, "kill", lambda _: None)
         with pytest.raises(ProbeError, match="time is over"):
@@ -308,5 +308,5 @@ async def test_a_probe_that_cannot_be_killed_is_the_only_one_on_its_card(
 
 async def test_a_probe_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="vgpu-probe cannot run"):
-        async with Probe(tmp_path / "none", ()).context(CARD):
+        async with Probe(lambda: tmp_path / "none", ()).context(CARD):
             pass

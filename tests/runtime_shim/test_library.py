@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from runtime_shim.errors import RefusedError
-from runtime_shim.library import check_library
+from runtime_shim.library import DIGESTS, VerifiedCopies, digest_of, verify_library
 from tests.testbed import BUILD
+from tests.testbed.installation import record_digests
 
 
 @pytest.fixture
@@ -17,6 +19,8 @@ def library(tmp_path: Path) -> Path:
     path = tmp_path / "1.0" / "libvgpu.so"
     path.parent.mkdir()
     shutil.copy(BUILD / "libvgpu.so", path)
+    shutil.copy(BUILD / "vgpu-probe", path.parent)
+    record_digests(path.parent)
     return path
 
 
@@ -24,7 +28,7 @@ def test_links_are_resolved_to_the_version(library: Path) -> None:
     current = library.parent.parent / "current"
     current.symlink_to("1.0")
 
-    assert check_library(current / "libvgpu.so") == library
+    assert verify_library(current / "libvgpu.so").path == library
 
 
 def _cut(path: Path) -> None:
@@ -83,9 +87,45 @@ def _nobody_reads(path: Path) -> None:
     path.chmod(0o600)
 
 
+def _zeroed(path: Path) -> None:
+    _patched(path, 64, bytes(4096 - 64))
+
+
+def _one_bit(path: Path) -> None:
+    _patched(path, 20000, bytes([path.read_bytes()[20000] ^ 1]))
+
+
+def _other_library(path: Path) -> None:
+    path.write_bytes(Path("/lib/x86_64-linux-gnu/libm.so.6").read_bytes())
+
+
+def _other_library_recorded(path: Path) -> None:
+    _other_library(path)
+    record_digests(path.parent)
+
+
+def _no_digests(path: Path) -> None:
+    path.with_name(DIGESTS).unlink()
+
+
+def _not_listed(path: Path) -> None:
+    path.with_name(DIGESTS).write_text(f"{digest_of(path)}  other.so\n")
+
+
+def _everybody_writes_digests(path: Path) -> None:
+    path.with_name(DIGESTS).chmod(0o666)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
+        (_zeroed, "is not the file that was installed"),
+        (_one_bit, "is not the file that was installed"),
+        (_other_library, "is not the file that was installed"),
+        (_other_library_recorded, "does not export cuGetProcAddress"),
+        (_no_digests, "no digest was recorded"),
+        (_not_listed, "does not list it"),
+        (_everybody_writes_digests, "SHA256SUMS can be changed by others than root"),
         (_remove, "cannot be read"),
         (_loop, "cannot be read"),
         (_empty, "is empty"),
@@ -103,9 +143,84 @@ def _nobody_reads(path: Path) -> None:
 def test_what_a_container_could_not_load_is_refused(
     library: Path, spoil: object, reason: str
 ) -> None:
-    check_library(library)  # what was found before does not count afterwards
+    verify_library(library)  # what was found before does not count afterwards
     assert callable(spoil)
     spoil(library)
 
     with pytest.raises(RefusedError, match=reason):
-        check_library(library)
+        verify_library(library)
+
+
+def test_containers_get_a_copy_of_what_was_verified(library: Path, tmp_path: Path) -> None:
+    copies = VerifiedCopies(library, tmp_path / "state")
+    content = library.read_bytes()
+
+    copy = copies.library()
+    _zeroed(library)
+
+    assert copy.read_bytes() == content
+    assert copy.parent.name == "1.0"
+    assert copy.stat().st_mode & 0o777 == 0o555
+    assert (tmp_path / "state/library").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(RefusedError, match="is not the file that was installed"):
+        copies.library()
+
+
+def test_a_copy_is_made_once_and_again_if_it_was_changed(library: Path, tmp_path: Path) -> None:
+    copies = VerifiedCopies(library, tmp_path / "state")
+    copy = copies.library()
+    inode = copy.stat().st_ino
+    assert copies.library() == copy
+    assert VerifiedCopies(library, tmp_path / "state").library() == copy
+    assert copy.stat().st_ino == inode
+
+    _one_bit(copy)
+
+    assert copies.library().read_bytes() == library.read_bytes()
+
+
+def test_a_copy_that_was_changed_while_no_agent_ran_is_made_again(
+    library: Path, tmp_path: Path
+) -> None:
+    copy = VerifiedCopies(library, tmp_path / "state").library()
+    _one_bit(copy)
+
+    assert VerifiedCopies(library, tmp_path / "state").library() == copy
+    assert copy.read_bytes() == library.read_bytes()
+
+
+def test_two_builds_of_one_version_have_a_copy_each(library: Path, tmp_path: Path) -> None:
+    copies = VerifiedCopies(library, tmp_path / "state")
+    first = copies.library()
+    content = first.read_bytes()
+    with library.open("ab") as file:
+        file.write(b"\0")
+    record_digests(library.parent)
+
+    second = copies.library()
+
+    assert first.read_bytes() == content
+    assert second.read_bytes() == library.read_bytes()
+    assert second.parent.name == first.parent.name == "1.0"
+
+
+def test_what_the_agent_runs_is_verified_too(library: Path, tmp_path: Path) -> None:
+    copies = VerifiedCopies(library, tmp_path / "state")
+    probe = library.with_name("vgpu-probe")
+
+    assert copies.beside("vgpu-probe").read_bytes() == probe.read_bytes()
+    shutil.copy("/bin/true", probe)
+    with pytest.raises(RefusedError, match="vgpu-probe is not the file that was installed"):
+        copies.beside("vgpu-probe")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_file_system_without_programs_is_refused(library: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", state], check=True)
+    try:
+        with pytest.raises(RefusedError, match="mounted noexec.*paths.state_dir"):
+            VerifiedCopies(library, state).library()
+    finally:
+        subprocess.run(["umount", state], check=True)

@@ -92,6 +92,16 @@ def test_files_have_the_modes_of_the_contract(region: Region) -> None:
     assert region.preload_path.read_bytes() == PRELOAD
 
 
+def test_a_preload_list_is_written_whole(regions: Regions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may take a part. Half of our line would preload nothing."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:5]))
+
+    region = regions.create(allocation(), PRELOAD)
+
+    assert region.preload_path.read_bytes() == PRELOAD
+
+
 def test_usage_has_a_small_tmpfs_of_its_own(region: Region) -> None:
     status = os.statvfs(region.usage_path)
 

@@ -22,6 +22,7 @@ from vgpu.v1 import scheduler_cache_pb2_grpc as pb_grpc
 
 from tests.fakes.gpu import SimulatedGpu
 from tests.testbed import BUILD, REPOSITORY
+from tests.testbed.installation import record_digests
 from tests.testbed.oci import OciRuntime
 
 GIB = 1 << 30
@@ -87,6 +88,7 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library, self.library)
         shutil.copy2(BUILD / "vgpu-probe", self.library.parent / "vgpu-probe")
+        record_digests(self.library.parent)
         shutil.copy2(BUILD / "vgpu-container-runtime", self.launcher)
         found = shutil.which(low_level, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
         assert found is not None, f"{low_level} is not installed: run `make setup`"

@@ -31,7 +31,11 @@ class Symbols:
 
 def read_symbols(path: Path) -> Symbols:
     """Return the symbols of a 64-bit little-endian library. ValueError for anything else."""
-    content = path.read_bytes()
+    return parse_symbols(path.read_bytes())
+
+
+def parse_symbols(content: bytes) -> Symbols:
+    """Return the symbols of a library with this content. ValueError for anything else."""
     if not content.startswith(b"\x7fELF\x02\x01"):
         raise ValueError("it is not a 64-bit ELF file")
     try:
