@@ -1,7 +1,7 @@
 # libvgpu.so and vgpu-probe. What is shipped is made with zig: it needs no symbol newer than glibc
 # 2.17 (the oldest images that run CUDA), which Debian's own linker cannot promise.
 HOOK_SOURCES := $(addprefix hook_c/src/,dev_env.c driver.c graph_use.c hook_array.c hook_device.c hook_freed.c hook_graph.c \
-	hook_launch.c hook_local.c hook_memory.c hook_nvml.c hook_pool.c hook_refusal.c hook_sparse.c hook_streams.c hook_vmm.c slabs.c \
+	hook_launch.c hook_local.c hook_memory.c hook_nvml.c hook_pool.c hook_refusal.c hook_sparse.c hook_streams.c hook_vmm.c image.c libc.c own_string.c slabs.c \
 	launch_card.c launch_marks.c launch_pass.c launch_policy.c launch_streams.c launch_sync.c launch_window.c \
 	last_work.c launch_clock.c limits.c log.c lookup.c pool_account.c quota.c rebind.c region.c table.c tenant.c throttle.c waits.c hooks.gen.c lookup_thunk.S)
 HOOK_HEADERS := $(wildcard hook_c/src/*.h) hook_c/include/vgpu_abi.h hook_c/src/libvgpu.map \
@@ -71,7 +71,7 @@ $(BUILD)/tests/hook_c/sim_launch: $(HOOK_SIM) $(HOOK_HEADERS) \
 C_TESTS += $(BUILD)/tests/hook_c/sim_launch
 
 # The whole library under the undefined-behaviour sanitizer. Not under the address sanitizer: its
-# runtime looks up its own wrappers through dlsym, which is ours, before they work.
+# runtime calls dlsym, which is ours, before it has mapped the memory that instrumented code reads.
 $(BUILD)/san/libvgpu-ubsan.so: $(HOOK_SOURCES) $(HOOK_HEADERS)
 	@mkdir -p $(@D)
 	$(CC_TEST) $(HOOK_FLAGS) -fsanitize=undefined -fno-sanitize-recover=all $(HOOK_LINK) -o $@ \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dev_env.h"
 
+#include "ascii.h"
 #include "decimal.h"
 #include "sys.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ int parse_bytes(const char *text, uint64_t *bytes)
 	if (error != 0)
 		return error;
 	if (*text != '\0') {
-		const char *unit = strchr(units, tolower((unsigned char)*text));
+		const char *unit = strchr(units, ascii_to_lower(*text));
 
 		if (unit == NULL || text[1] != '\0')
 			return EINVAL;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver.h"
 
+#include "image.h"
+#include "libc.h"
 #include "rebind.h"
 #include "sys.h"
 #include "tenant.h"
@@ -9,7 +11,6 @@
 #include <elf.h>
 #include <link.h>
 #include <string.h>
-#include <sys/auxv.h>
 
 struct driver driver;
 uint32_t driver_found[DRIVER_LIBRARIES];
@@ -23,114 +24,6 @@ static const char *const sonames[DRIVER_LIBRARIES] = {
 /* Real address → row + 1, open addressing. Twice as many places as there can be rows. */
 #define HOOK_PLACES 2048
 static uint16_t hook_places[HOOK_PLACES];
-
-/* The symbol table of a loaded object. */
-struct image {
-	Elf64_Addr base;
-	const char *path;
-	const char *soname;
-	const Elf64_Sym *symbols;
-	const char *strings;
-	const uint16_t *versions; /* NULL: none */
-	const uint32_t *hash;     /* DT_GNU_HASH */
-};
-
-/* glibc relocates the addresses in the dynamic section, other loaders and the vDSO do not. */
-static const void *address_in(const struct image *image, Elf64_Addr address)
-{
-	return (const void *)(address < image->base ? image->base + address : address);
-}
-
-static bool read_image(const struct dl_phdr_info *info, struct image *image)
-{
-	const Elf64_Dyn *dynamic = NULL;
-	Elf64_Addr soname = 0;
-
-	memset(image, 0, sizeof(*image));
-	image->base = info->dlpi_addr;
-	image->path = info->dlpi_name;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-	if (dynamic == NULL)
-		return false;
-	for (; dynamic->d_tag != DT_NULL; dynamic++) {
-		switch (dynamic->d_tag) {
-		case DT_SYMTAB:
-			image->symbols = address_in(image, dynamic->d_un.d_ptr);
-			break;
-		case DT_STRTAB:
-			image->strings = address_in(image, dynamic->d_un.d_ptr);
-			break;
-		case DT_VERSYM:
-			image->versions = address_in(image, dynamic->d_un.d_ptr);
-			break;
-		case DT_GNU_HASH:
-			image->hash = address_in(image, dynamic->d_un.d_ptr);
-			break;
-		case DT_SONAME:
-			soname = dynamic->d_un.d_val;
-			break;
-		default:
-			break;
-		}
-	}
-	if (image->symbols == NULL || image->strings == NULL || image->hash == NULL)
-		return false;
-	image->soname = soname == 0 ? "" : image->strings + soname;
-	return true;
-}
-
-static uint32_t gnu_hash(const char *name)
-{
-	uint32_t hash = 5381;
-
-	for (; *name != '\0'; name++)
-		hash = hash * 33 + (unsigned char)*name;
-	return hash;
-}
-
-/* A definition of the name: the default version if there are several. */
-static const Elf64_Sym *find_symbol(const struct image *image, const char *name)
-{
-	/* Layout of DT_GNU_HASH: four words, the filter, the buckets, the chains. */
-	uint32_t bucket_count = image->hash[0];
-	uint32_t first = image->hash[1];
-	uint32_t filter_words = image->hash[2];
-	const uint32_t *buckets =
-		image->hash + 4 + filter_words * (sizeof(Elf64_Addr) / sizeof(uint32_t));
-	const uint32_t *chains = buckets + bucket_count;
-	uint32_t hash = gnu_hash(name);
-	const Elf64_Sym *hidden = NULL;
-
-	if (bucket_count == 0)
-		return NULL;
-
-	uint32_t index = buckets[hash % bucket_count];
-
-	if (index < first)
-		return NULL;
-	for (;; index++) {
-		const Elf64_Sym *symbol = &image->symbols[index];
-		uint32_t chain = chains[index - first];
-
-		if ((chain | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-		    strcmp(image->strings + symbol->st_name, name) == 0) {
-			if (image->versions == NULL || (image->versions[index] & 0x8000) == 0)
-				return symbol;
-			hidden = symbol;
-		}
-		if (chain & 1)
-			return hidden;
-	}
-}
-
-static void *symbol_in(const struct image *image, const char *name)
-{
-	const Elf64_Sym *symbol = find_symbol(image, name);
-
-	return symbol == NULL ? NULL : (void *)(image->base + symbol->st_value);
-}
 
 /* Pages of a symbol table, while they may be written. */
 struct patch {
@@ -184,7 +77,7 @@ static bool open_table(const struct dl_phdr_info *info, const struct image *imag
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const Elf64_Phdr *header = &info->dlpi_phdr[i];
 		Elf64_Addr start = info->dlpi_addr + header->p_vaddr;
-		Elf64_Addr page = getauxval(AT_PAGESZ);
+		Elf64_Addr page = libc_page_bytes();
 
 		if (header->p_type != PT_LOAD || table < start || table >= start + header->p_memsz)
 			continue;
@@ -222,7 +115,7 @@ static void resolve(const struct image *image, enum driver_library library)
 		if (name->library != library)
 			continue;
 
-		const Elf64_Sym *symbol = find_symbol(image, name->symbol);
+		const Elf64_Sym *symbol = image_find(image, name->symbol);
 		void *real = symbol == NULL ? NULL : (void *)(image->base + symbol->st_value);
 
 		if (is_patched(image, symbol, name->hook))
@@ -248,7 +141,7 @@ static void patch_table(const struct dl_phdr_info *info, const struct image *ima
 		if (name->library != library || name->hook == NULL || *name->real == NULL)
 			continue;
 
-		Elf64_Sym *symbol = (Elf64_Sym *)find_symbol(image, name->symbol);
+		Elf64_Sym *symbol = (Elf64_Sym *)image_find(image, name->symbol);
 		Elf64_Addr entry = (Elf64_Addr)symbol;
 
 		if (symbol != NULL && entry >= patch.start && entry + sizeof(*symbol) <= patch.end)
@@ -264,39 +157,55 @@ static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
 	struct image image;
 
 	(void)size;
-	if (!read_image(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
+	if (!image_of(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
 		return 0;
 	resolve(&image, search->library);
 	if (!tenant_is_inert())
 		patch_table(info, &image, search->library);
-	strncpy(search->path, image.path, sizeof(search->path) - 1);
 	search->found = true;
 	return 1;
 }
 
-/* Addresses of ours point into the driver: it stays, whatever the program closes. */
-static void pin(const char *path)
-{
-	void *address = driver_next("dlopen");
-	void *(*next_dlopen)(const char *, int);
-
-	memcpy((void *)&next_dlopen, (const void *)&address, sizeof(address));
-	if (next_dlopen != NULL)
-		next_dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-}
+/* The loaded library will not be unloaded any more. */
+static uint32_t is_kept[DRIVER_LIBRARIES];
 
 bool driver_search(enum driver_library library)
 {
 	struct search search = {.library = library};
 
-	dl_iterate_phdr(visit_driver, &search);
+	libc_each_object(visit_driver, &search);
 	if (!search.found)
 		return false;
-	pin(search.path);
 	if (!tenant_is_inert())
-		dl_iterate_phdr(rebind_object, NULL);
-	__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
+		libc_each_object(rebind_object, NULL);
+	/* Before libc is ready nobody knows whether there are limits: look again then. */
+	if (tenant_is_known())
+		__atomic_store_n(&driver_found[library], 1, __ATOMIC_RELEASE);
 	return true;
+}
+
+static int visit_path(struct dl_phdr_info *info, size_t size, void *data)
+{
+	struct search *search = data;
+	struct image image;
+
+	(void)size;
+	if (!image_of(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
+		return 0;
+	strncpy(search->path, image.path, sizeof(search->path) - 1);
+	search->found = true;
+	return 1;
+}
+
+/* Two threads may do it at the same time. */
+static void keep(enum driver_library library)
+{
+	struct search search = {.library = library};
+
+	libc_each_object(visit_path, &search);
+	if (search.found)
+		libc_keep_object(search.path);
+	__atomic_store_n(&is_kept[library], 1, __ATOMIC_RELAXED);
 }
 
 /* Objects that were ever loaded, when this was last looked at. */
@@ -317,15 +226,20 @@ void driver_notice(void)
 	uint32_t found = 1;
 
 	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		if (__atomic_load_n(&driver_found[library], __ATOMIC_RELAXED) != 0 &&
+		    __atomic_load_n(&is_kept[library], __ATOMIC_RELAXED) == 0 && libc_is_ready())
+			keep((enum driver_library)library);
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
 		found &= __atomic_load_n(&driver_found[library], __ATOMIC_RELAXED);
 	if (found != 0)
 		return;
-	dl_iterate_phdr(visit_first, &adds);
+	libc_each_object(visit_first, &adds);
 	if (adds == __atomic_load_n(&seen_adds, __ATOMIC_RELAXED))
 		return;
 	__atomic_store_n(&seen_adds, adds, __ATOMIC_RELAXED);
 	for (int library = 0; library < DRIVER_LIBRARIES; library++)
-		driver_ready((enum driver_library)library);
+		if (driver_ready((enum driver_library)library) && libc_is_ready())
+			keep((enum driver_library)library);
 }
 
 const struct driver_name *driver_name_of(const char *symbol)
@@ -390,8 +304,8 @@ static int visit_next(struct dl_phdr_info *info, size_t size, void *data)
 		search->behind_us = is_own(info);
 		return 0;
 	}
-	if (read_image(info, &image))
-		search->address = symbol_in(&image, search->symbol);
+	if (image_of(info, &image))
+		search->address = image_address(&image, search->symbol);
 	return search->address != NULL;
 }
 
@@ -399,7 +313,7 @@ void *driver_next(const char *symbol)
 {
 	struct next_search search = {.symbol = symbol};
 
-	dl_iterate_phdr(visit_next, &search);
+	libc_each_object(visit_next, &search);
 	return search.address;
 }
 
@@ -427,7 +341,7 @@ bool driver_is_elsewhere(const void *address)
 {
 	struct address_search search = {.address = (Elf64_Addr)address};
 
-	return dl_iterate_phdr(visit_address, &search) == 0;
+	return libc_each_object(visit_address, &search) == 0;
 }
 
 struct own_search {
@@ -452,6 +366,6 @@ bool driver_own_path_is_in(const char *folder)
 {
 	struct own_search search = {.folder = folder};
 
-	dl_iterate_phdr(visit_own, &search);
+	libc_each_object(visit_own, &search);
 	return search.is_in;
 }

@@ -45,7 +45,11 @@ extern uint32_t driver_unpatched;
 bool driver_search(enum driver_library library);
 
 /* At every dlsym: looks for the libraries if anything was loaded since it last looked, so that they
- * are patched before the program finds them past us. */
+ * are patched before the program finds them past us.
+ *
+ * Addresses of ours point into the driver, so it is also kept from being unloaded. That takes the
+ * loader's lock as dlsym itself does. A hook never takes it: a constructor may wait for a thread
+ * that calls the driver, and the loader holds its lock while a constructor runs. */
 void driver_notice(void);
 
 /* Whether the library is loaded; then its entry points stand in `driver`. */
@@ -66,7 +70,7 @@ void *driver_hook_of(const void *real);
 bool driver_is_elsewhere(const void *address);
 
 /* The first definition of a symbol behind this library in the order of the loader; NULL if there
- * is none. For dlsym, dlvsym and dlopen themselves. */
+ * is none. For dlsym and dlvsym themselves. */
 void *driver_next(const char *symbol);
 
 /* Whether this library was loaded from the folder (its own path, not an environment variable). */

@@ -2,9 +2,9 @@
 /* What NVML says about a card: memory as cuMemGetInfo does, and the processes of this container
  * under the PIDs that they have in it. A card in MIG mode shows the sum of those of its instances
  * that were promised. */
+#include "ascii.h"
 #include "hook.h"
 
-#include <ctype.h>
 #include <string.h>
 #include <time.h>
 
@@ -12,9 +12,11 @@
 
 static int hex_value(char digit)
 {
-	if (isdigit((unsigned char)digit))
+	char lower = ascii_to_lower(digit);
+
+	if (digit >= '0' && digit <= '9')
 		return digit - '0';
-	return isxdigit((unsigned char)digit) ? tolower((unsigned char)digit) - 'a' + 10 : -1;
+	return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
 /* GPU-8-4-4-4-12 or MIG-8-4-4-4-12. */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lookup.h"
 
+#include "ascii.h"
 #include "cuda_abi.h"
 #include "driver.h"
 #include "hook.h"
 #include "tenant.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <string.h>
 
@@ -48,10 +48,13 @@ static void find_next(void)
 /* cuInit and nvmlInit, but not cublasCreate, cudaMalloc or custom_init. */
 static bool is_driver_name(const char *name)
 {
-	return (name[0] == 'c' && name[1] == 'u' && isupper((unsigned char)name[2])) ||
-	       (strncmp(name, "nvml", 4) == 0 && isupper((unsigned char)name[4]));
+	return (name[0] == 'c' && name[1] == 'u' && ascii_is_upper(name[2])) ||
+	       (strncmp(name, "nvml", 4) == 0 && ascii_is_upper(name[4]));
 }
 
+/* Sanitizers look for libc's functions before libc is ready, and have replaced what it exports. So
+ * nothing here calls a function that a program can replace: strings are this library's own
+ * (own_string.c), and libc.h finds the others past the replacements. */
 static const struct driver_name *hooked_name(const char *name)
 {
 	if (__atomic_load_n(&lookup_next_dlsym, __ATOMIC_ACQUIRE) == NULL)

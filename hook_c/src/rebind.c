@@ -2,11 +2,11 @@
 #include "rebind.h"
 
 #include "driver.h"
+#include "libc.h"
 #include "sys.h"
 
 #include <elf.h>
 #include <errno.h>
-#include <sys/auxv.h>
 
 #if defined(__x86_64__)
 #define IS_REFERENCE(type)                                                                         \
@@ -56,7 +56,7 @@ static void read_dynamic(const Elf64_Dyn *dynamic, struct references *found)
  * writes to. So the kernel is asked to write the word: where it may not, the loader is done. */
 static void write_word(uint64_t *word, uint64_t value)
 {
-	uintptr_t page = getauxval(AT_PAGESZ);
+	uintptr_t page = libc_page_bytes();
 	uintptr_t start = (uintptr_t)word / page * page;
 	int ends[2] = {-1, -1};
 

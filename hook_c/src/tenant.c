@@ -4,6 +4,7 @@
 #include "dev_env.h"
 #include "driver.h"
 #include "hook_launch.h"
+#include "libc.h"
 #include "log.h"
 #include "sys.h"
 
@@ -47,8 +48,12 @@ static enum mode mode_of_process(void)
 
 	if (driver_own_path_is_in(VGPU_CONTAINER_DIR) || sys_exists(VGPU_CONTAINER_LIMITS))
 		mode = MODE_MANAGED;
+	else if (dev_env_is_set())
+		mode = MODE_DEVELOPER;
+	else if (libc_is_ready())
+		mode = MODE_INERT;
 	else
-		mode = dev_env_is_set() ? MODE_DEVELOPER : MODE_INERT;
+		return MODE_INERT; /* for now: the environment is not there yet */
 	__atomic_store_n(&process_mode, mode, __ATOMIC_RELAXED);
 	return mode;
 }
@@ -56,6 +61,12 @@ static enum mode mode_of_process(void)
 bool tenant_is_inert(void)
 {
 	return mode_of_process() == MODE_INERT;
+}
+
+bool tenant_is_known(void)
+{
+	mode_of_process();
+	return __atomic_load_n(&process_mode, __ATOMIC_RELAXED) != MODE_UNKNOWN;
 }
 
 bool tenant_is_developer(void)

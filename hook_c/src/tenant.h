@@ -157,6 +157,9 @@ struct tenant {
 
 bool tenant_is_inert(void);
 
+/* Whether that is the last word: libc may not have its environment yet. */
+bool tenant_is_known(void);
+
 /* Developer mode numbers cards as the process sees them; else they are known by UUID only. */
 bool tenant_is_developer(void);
 

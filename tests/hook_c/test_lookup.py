@@ -37,7 +37,9 @@ def run(
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "usage"),
         **environment,
     }
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=own)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=own, timeout=300
+    )
 
 
 def looked_up(
@@ -122,6 +124,35 @@ def test_a_program_linked_with_the_driver_is_limited(gpu: SimulatedGpu, tmp_path
     program = compile_program("linked", tmp_path, f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1")
 
     assert run(gpu, tmp_path, program).stdout == f"0 {GIB} {GIB}\n"
+
+
+def test_a_constructor_may_wait_for_a_thread_that_calls_the_driver(
+    gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    """The loader's lock is held meanwhile. NVIDIA's cuInit takes it, its other functions do not."""
+    drivers = (f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lpthread")
+    library = compile_program("constructor", tmp_path, "-shared", "-fPIC", *drivers)
+    script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('loaded')"
+
+    done = run(gpu, tmp_path, sys.executable, "-c", script, library)
+
+    assert done.stdout == f"0 {GIB} 0\nloaded\n"
+
+
+def test_a_driver_that_was_called_without_a_look_up_is_kept_at_the_next(
+    gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    drivers = (f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lpthread")
+    library = compile_program("constructor", tmp_path, "-shared", "-fPIC", *drivers)
+    script = (
+        "import _ctypes, ctypes, sys; library = ctypes.CDLL(sys.argv[1]);"
+        " ctypes.CDLL(None).getpid; _ctypes.dlclose(library._handle);"
+        " print('libcuda.so.1' in open('/proc/self/maps').read())"
+    )
+
+    done = run(gpu, tmp_path, sys.executable, "-c", script, library)
+
+    assert done.stdout.splitlines()[1:] == ["True"]
 
 
 def test_rtld_next_still_means_behind_the_caller(gpu: SimulatedGpu, tmp_path: Path) -> None:
