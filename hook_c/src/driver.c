@@ -34,6 +34,7 @@ struct patch {
 
 struct search {
 	enum driver_library library;
+	bool only_path; /* the rest was done before */
 	bool found;
 	char path[256];
 };
@@ -159,10 +160,13 @@ static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
 	(void)size;
 	if (!image_of(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
 		return 0;
+	strncpy(search->path, image.path, sizeof(search->path) - 1);
+	search->found = true;
+	if (search->only_path)
+		return 1;
 	resolve(&image, search->library);
 	if (!tenant_is_inert())
 		patch_table(info, &image, search->library);
-	search->found = true;
 	return 1;
 }
 
@@ -184,25 +188,12 @@ bool driver_search(enum driver_library library)
 	return true;
 }
 
-static int visit_path(struct dl_phdr_info *info, size_t size, void *data)
-{
-	struct search *search = data;
-	struct image image;
-
-	(void)size;
-	if (!image_of(info, &image) || strcmp(image.soname, sonames[search->library]) != 0)
-		return 0;
-	strncpy(search->path, image.path, sizeof(search->path) - 1);
-	search->found = true;
-	return 1;
-}
-
 /* Two threads may do it at the same time. */
 static void keep(enum driver_library library)
 {
-	struct search search = {.library = library};
+	struct search search = {.library = library, .only_path = true};
 
-	libc_each_object(visit_path, &search);
+	libc_each_object(visit_driver, &search);
 	if (search.found)
 		libc_keep_object(search.path);
 	__atomic_store_n(&is_kept[library], 1, __ATOMIC_RELAXED);

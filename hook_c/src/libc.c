@@ -9,12 +9,6 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-typedef int each_object(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data);
-
-/* Two threads that look at the same time find the same. */
-static each_object *real_each_object;
-static unsigned long (*real_getauxval)(unsigned long);
-
 /* What the loader keeps for debuggers. */
 extern struct r_debug _r_debug __attribute__((weak));
 
@@ -34,34 +28,40 @@ static void *address_in_libc(const char *symbol)
 	return NULL;
 }
 
+/* Puts the address of libc's function into `function` at its first use. Two threads that look at
+ * the same time find the same. */
+static void find_once(void **function, const char *symbol, const void *imported)
+{
+	if (__atomic_load_n(function, __ATOMIC_RELAXED) != NULL)
+		return;
+
+	void *address = address_in_libc(symbol);
+
+	if (address == NULL) /* a loader that keeps nothing for debuggers */
+		address = (void *)imported;
+	__atomic_store_n(function, address, __ATOMIC_RELAXED);
+}
+
 int libc_each_object(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data)
 {
-	each_object *each = __atomic_load_n(&real_each_object, __ATOMIC_RELAXED);
+	static union {
+		void *address;
+		int (*call)(int (*)(struct dl_phdr_info *, size_t, void *), void *);
+	} function;
 
-	if (each == NULL) {
-		void *address = address_in_libc("dl_iterate_phdr");
-
-		each = dl_iterate_phdr; /* a loader that keeps nothing for debuggers */
-		if (address != NULL)
-			memcpy((void *)&each, (const void *)&address, sizeof(address));
-		__atomic_store_n(&real_each_object, each, __ATOMIC_RELAXED);
-	}
-	return each(visit, data);
+	find_once(&function.address, "dl_iterate_phdr", dl_iterate_phdr);
+	return function.call(visit, data);
 }
 
 uintptr_t libc_page_bytes(void)
 {
-	unsigned long (*ask)(unsigned long) = __atomic_load_n(&real_getauxval, __ATOMIC_RELAXED);
+	static union {
+		void *address;
+		unsigned long (*call)(unsigned long);
+	} function;
 
-	if (ask == NULL) {
-		void *address = address_in_libc("getauxval");
-
-		ask = getauxval;
-		if (address != NULL)
-			memcpy((void *)&ask, (const void *)&address, sizeof(address));
-		__atomic_store_n(&real_getauxval, ask, __ATOMIC_RELAXED);
-	}
-	return ask(AT_PAGESZ);
+	find_once(&function.address, "getauxval", getauxval);
+	return function.call(AT_PAGESZ);
 }
 
 bool libc_is_ready(void)

@@ -9,7 +9,7 @@
 
 /* A compiler that sees memcpy in this loop would call memcpy. */
 #if defined(__clang__)
-#define OWN __attribute__((visibility("hidden"), no_builtin))
+#define OWN __attribute__((visibility("hidden"), no_builtin, minsize))
 #else
 #define OWN                                                                                        \
 	__attribute__((visibility("hidden"), optimize("no-tree-loop-distribute-patterns"),         \

@@ -60,8 +60,10 @@ static void write_word(uint64_t *word, uint64_t value)
 	uintptr_t start = (uintptr_t)word / page * page;
 	int ends[2] = {-1, -1};
 
-	if (sys_pipe(ends) != 0)
+	if (sys_pipe(ends) != 0) {
+		__atomic_store_n(&driver_unpatched, 1, __ATOMIC_RELAXED);
 		return;
+	}
 	if (sys_write(ends[1], &value, sizeof(value)) == (long)sizeof(value) &&
 	    sys_read(ends[0], word, sizeof(value)) == -EFAULT &&
 	    sys_protect(start, start + page, PROT_READ | PROT_WRITE) == 0) {

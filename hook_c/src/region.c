@@ -169,20 +169,16 @@ static bool is_dead(const struct region *region, uint32_t index)
 
 static uint64_t own_pidns(void)
 {
-	char text[64];
-	uint64_t inode;
-	long length = sys_readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+	struct stat status = {0};
+	int fd = sys_open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC, 0);
 
-	if (length <= 0)
+	if (fd < 0)
 		return 0;
-	text[length] = '\0';
 
-	const char *number = strchr(text, '['); /* pid:[4026531836] */
+	int error = sys_fstat(fd, &status);
 
-	if (number == NULL)
-		return 0;
-	number++;
-	return parse_decimal(&number, &inode) == 0 ? inode : 0;
+	sys_close(fd);
+	return error == 0 ? status.st_ino : 0;
 }
 
 /* A high number: whatever a program does with the small ones (dup2, closing 3 to 20) is no
@@ -212,18 +208,28 @@ static bool make_file(int fd, struct reason *reason)
 					   .size = sizeof(struct vgpu_usage)};
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAKE, .l_len = 1};
 	struct stat status = {0};
-	bool made = true;
+	long written = sizeof(header);
+	int error = sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock);
 
-	if (sys_fcntl(fd, F_SETLKW, (uintptr_t)&lock) != 0 || sys_fstat(fd, &status) != 0)
-		return refuse(reason, "the usage file cannot be locked");
+	if (error == 0)
+		error = sys_fstat(fd, &status);
+	if (error != 0)
+		return refuse(reason, "the usage file cannot be locked: %s", strerror(-error));
 	if (status.st_uid != sys_user())
 		return refuse(reason, "the usage file belongs to another user");
-	if (status.st_size == 0)
-		made = sys_ftruncate(fd, sizeof(struct vgpu_usage)) == 0 &&
-		       sys_write(fd, &header, sizeof(header)) == (long)sizeof(header);
+	if (status.st_size == 0) {
+		error = sys_ftruncate(fd, sizeof(struct vgpu_usage));
+		if (error == 0)
+			written = sys_write(fd, &header, sizeof(header));
+		if (written < 0)
+			error = (int)written;
+	}
 	lock.l_type = F_UNLCK;
 	sys_fcntl(fd, F_SETLK, (uintptr_t)&lock);
-	return made || refuse(reason, "the usage file cannot be written");
+	if (error != 0)
+		return refuse(reason, "the usage file cannot be written: %s", strerror(-error));
+	return written == (long)sizeof(header) ||
+	       refuse(reason, "the usage file cannot be written");
 }
 
 static bool check_header(const struct vgpu_header *header, struct reason *reason)

@@ -92,9 +92,14 @@ static struct tenant *page_of_process(void)
 
 	if (fresh == NULL)
 		return refused_page("no memory for its own state");
-	if (sys_advise(fresh, sizeof(*fresh), MADV_WIPEONFORK) != 0) {
+
+	int error = sys_advise(fresh, sizeof(*fresh), MADV_WIPEONFORK);
+
+	if (error != 0) {
 		sys_unmap(fresh, sizeof(*fresh));
-		return refused_page("the kernel cannot wipe pages on fork (Linux 4.14 can)");
+		return refused_page(
+			error == -EINVAL ? "the kernel cannot wipe pages on fork (Linux 4.14 can)"
+					 : "madvise(MADV_WIPEONFORK) is not permitted here");
 	}
 	if (__atomic_compare_exchange_n(&the_page, &page, fresh, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_ACQUIRE))

@@ -32,7 +32,6 @@ static int sys_close(int fd);
 static int sys_fcntl(int fd, int command, uintptr_t argument);
 static int sys_fstat(int fd, struct stat *status);
 static int sys_ftruncate(int fd, uint64_t size);
-static long sys_readlink(const char *path, char *buffer, size_t size);
 static void *sys_map(size_t size, int protection, int fd);
 static void sys_unmap(void *address, size_t size);
 static int sys_advise(void *address, size_t size, int advice);
@@ -360,14 +359,6 @@ static long sys_write(int fd, const void *buffer, size_t size)
 static int sys_ftruncate(int fd, uint64_t size)
 {
 	(void)fd;
-	(void)size;
-	abort();
-}
-
-static long sys_readlink(const char *path, char *buffer, size_t size)
-{
-	(void)path;
-	(void)buffer;
 	(void)size;
 	abort();
 }

@@ -40,7 +40,8 @@ static int total_of(const char *library, size_t *bytes)
 
 int main(int argc, char **argv)
 {
-	char *mark = strdup(getenv("MARK") != NULL ? getenv("MARK") : "no environment");
+	const char *seen = getenv("MARK");
+	char *mark = strdup(seen != NULL ? seen : "no environment");
 	void *joined = NULL;
 	pthread_t thread;
 	size_t bytes = 0;
