@@ -26,7 +26,7 @@ from runtime_shim.classify import Classification, classify
 from runtime_shim.config import DEFAULT_PATH, Config
 from runtime_shim.configure.launcher import LAUNCHER_NAME
 from runtime_shim.counters import Counters
-from runtime_shim.doors import Doors, check_namespaces
+from runtime_shim.doors import Doors, check_hooks, check_namespaces
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import (
     CacheFailedError,
@@ -483,6 +483,7 @@ class Creator:
 
     def _check_doors(self, creation: _Creation, spec: Spec) -> None:
         self._doors.check(spec, creation.launch.bundle_fd)
+        check_hooks(spec)
 
     def _unmanaged(self, creation: _Creation, spec: Spec, decision: Decision) -> None:
         if decision.treatment is Treatment.LEAVE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a container's mounts and namespaces lead on the host. Reads only.
+"""Where a container's mounts, namespaces and hooks lead on the host. Reads only.
 
 The sources of binds are the user's: they may be links, and lie on a file system that hangs.
 """
@@ -7,11 +7,13 @@ The sources of binds are the user's: they may be links, and lie on a file system
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtime_shim.errors import RefusedError
+from runtime_shim.hooks import host_paths, refuse_nvidia_file
 from runtime_shim.spec import (
     Spec,
     SpecError,
@@ -28,6 +30,7 @@ _Identity = tuple[int, int]
 
 _DEV = "/dev"
 _OWN_PID_NAMESPACE = "/proc/self/ns/pid"
+_MAX_SCRIPT_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,15 @@ def check_namespaces(spec: Spec) -> None:
         )
 
 
+def check_hooks(spec: Spec) -> None:
+    """Raise RefusedError for a hook whose file runs the NVIDIA toolkit.
+
+    `spec` is already stripped of hooks that say so themselves.
+    """
+    for stage, hook, path in host_paths(spec):
+        refuse_nvidia_file(stage, hook, path, os.path.realpath(path), _script(path))
+
+
 def _look(own: Iterable[str]) -> _Places:
     found = [(path, *_resolved(path, None)) for path in own]
     paths = {path for path, _, _ in found} | {real for _, real, _ in found}
@@ -156,3 +168,20 @@ def _identity(path: str) -> _Identity | None:
 def _may_be_the_hosts(path: str) -> bool:
     identity = _identity(path)
     return identity is None or identity == _identity(_OWN_PID_NAMESPACE)
+
+
+def _script(path: str) -> str:
+    """Return the text of a file; empty where there is none, or no text."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        content = os.pread(fd, _MAX_SCRIPT_BYTES, 0)
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return "" if b"\0" in content else content.decode(errors="replace")

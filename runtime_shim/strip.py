@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime_shim.errors import RefusedError
+from runtime_shim.hooks import is_nvidia_hook, refuse_hidden_nvidia
 from runtime_shim.spec import (
     Item,
     Mount,
@@ -56,9 +57,6 @@ _DRIVER_FILE = re.compile(
     r"lib(cuda|cudadebugger|nvcuvid|nvoptix|vdpau_nvidia|nvidia-[\w-]+|\w+_nvidia)\.so[.\d]*"
     r"|nvidia-(smi|debugdump|cuda-mps-control|cuda-mps-server)"
 )
-
-# Programs of the NVIDIA toolkit that hooks start: they would fail without devices, or add some.
-_NVIDIA_HOOK = re.compile(r"nvidia-(container-runtime-hook|container-toolkit|cdi-hook|ctk)")
 
 DENIABLE = frozenset(
     {
@@ -111,7 +109,8 @@ def strip_gpu(
     (major, minor), that are granted to this container already; `drm` the cards' nodes of the
     kernel's DRM, whose major other makers' cards share. What lies in `own_folders` on the
     host is an earlier edit of ours; any other mount at or below /dev/vgpu raises RefusedError, and
-    so does anything of a kind in `deny`, which are some of DENIABLE.
+    so does anything of a kind in `deny`, which are some of DENIABLE, and a hook that may run the
+    NVIDIA toolkit among other things.
     Stripping twice changes nothing and says nothing.
     """
     removed = _Removals(deny)
@@ -124,6 +123,7 @@ def strip_gpu(
         "linux": _strip_linux(spec, _Numbers(majors, frozenset(drm), keep), removed),
     }
     stripped = {**spec, **{name: new for name, new in changed.items() if new is not None}}
+    refuse_hidden_nvidia(stripped)
     return stripped, removed.sentences
 
 
@@ -333,16 +333,11 @@ def _strip_hooks(spec: Spec, removed: _Removals) -> Item | None:
     after = dict(before)
     for stage in before:
         hooks = items(before, stage)
-        kept = [hook for hook in hooks if not _is_nvidia_hook(hook)]
+        kept = [hook for hook in hooks if not is_nvidia_hook(hook)]
         if len(kept) < len(hooks):
             removed.add("hooks", f"{stage} hook of the NVIDIA toolkit would add devices")
             after[stage] = kept
     return None if after == before else after
-
-
-def _is_nvidia_hook(hook: Item) -> bool:
-    path = hook.get("path")
-    return isinstance(path, str) and bool(_NVIDIA_HOOK.match(path.rpartition("/")[2]))
 
 
 def _strip_linux(spec: Spec, numbers: _Numbers, removed: _Removals) -> Item | None:

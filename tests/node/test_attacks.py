@@ -119,6 +119,47 @@ def test_a_mount_that_leads_to_the_limits_is_refused(
     assert node.claim_states() == {}
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["slice", "void"])
+def test_a_wrapped_hook_of_the_nvidia_toolkit_does_not_run(
+    runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path, asks: bool
+) -> None:
+    """`ctr run --gpus 0` writes such a hook, which would run as root of the host."""
+    program = scratch / "nvidia-container-cli"
+    program.write_text('#!/bin/sh\necho "$1" >>"$0.ran"\n')
+    program.chmod(0o755)
+    own = scratch / "own-hook"
+    shutil.copy(program, own)
+    wrapped = {"path": "/usr/bin/env", "args": ["env", "A=1", str(program), "nvidia"]}
+    bundle = make_bundle("a", slice_env("2Gi") if asks else {"NVIDIA_VISIBLE_DEVICES": "all"})
+    stages = ("prestart", "createRuntime", "createContainer", "poststart")
+    bundle.spec["hooks"] = {
+        stage: [wrapped, {"path": str(own), "args": [str(own), stage]}] for stage in stages
+    }
+    bundle.write()
+
+    runtime.start_detached(bundle, "a")
+
+    assert not Path(f"{program}.ran").exists()
+    assert Path(f"{own}.ran").read_text().split() == list(stages)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["slice", "void"])
+def test_a_hook_that_is_a_script_which_runs_the_toolkit_is_refused(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path, asks: bool
+) -> None:
+    script = scratch / "hook"
+    script.write_text(f"#!/bin/sh\ntouch {scratch}/ran\nnvidia-container-cli configure\n")
+    script.chmod(0o755)
+    bundle = make_bundle("a", slice_env("2Gi") if asks else {"NVIDIA_VISIBLE_DEVICES": "all"})
+    bundle.spec["hooks"] = {"createRuntime": [{"path": str(script)}]}
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="its createRuntime hook .* names nvidia-contai"):
+        runtime.start_detached(bundle, "a")
+    assert not (scratch / "ran").exists()
+    assert node.claim_states() == {}
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -286,17 +286,6 @@ def test_without_any_rule_everything_is_denied_since_crun_would_set_no_filter() 
     assert device_rules(strip(spec)) == [{"allow": False, "access": "rwm"}]
 
 
-def test_hooks_of_the_nvidia_toolkit_go_and_others_stay() -> None:
-    other = {"path": "/usr/bin/netavark", "args": ["netavark"]}
-    spec = plain_spec()
-    spec["hooks"] = {
-        "prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}, other],
-        "createContainer": [{"path": "/usr/bin/nvidia-ctk", "args": ["nvidia-ctk", "hook"]}],
-    }
-
-    assert strip(spec)["hooks"] == {"prestart": [other], "createContainer": []}
-
-
 @pytest.mark.parametrize("domain", ["cdi.k8s.io", "nvidia.cdi.k8s.io", "a.b.cdi.k8s.io"])
 def test_cdi_annotations_go_and_others_stay(domain: str) -> None:
     """NVIDIA's runtime obeys the prefixes that it is configured with: the GPU operator's, say."""

@@ -197,9 +197,14 @@ class Ctr(CommandEngine):
         return done
 
     def start(
-        self, name: str, args: Sequence[str] = SLEEP, *, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        args: Sequence[str] = SLEEP,
+        *,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
-        self.command(*self._run_words(name, env), "--detach", IMAGE, name, *args)
+        self.command(*self._run_words(name, env), "--detach", *options, IMAGE, name, *args)
 
     def exec(self, name: str, *args: str) -> str:
         """Run a program whose output goes to a file: ctr loses that of one that ends at once."""
