@@ -15,6 +15,7 @@ from runtime_shim.spec import (
     check_keys,
     destination,
     environment,
+    host_path,
     is_bind,
     items,
     mounts,
@@ -52,7 +53,7 @@ class Classification:
     host_pid: bool
     """It is in the host's PID namespace."""
     host_dev: bool
-    """The host's /dev is bound into it."""
+    """The host's /dev is mounted into it."""
     pod_uid: str
     namespace: str
     pod: str
@@ -86,7 +87,7 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         privileged=sys_admin and allows_all_devices(spec),
         sys_admin=sys_admin,
         host_pid=_is_in_host_pid_namespace(spec),
-        host_dev=any(is_bind(mount) and source(mount) == "/dev" for mount in mounts(spec)),
+        host_dev=any(host_path(mount) == "/dev" for mount in mounts(spec)),
         pod_uid=_mark(marks, "cri.sandbox-uid", "pod.uid"),
         namespace=_mark(marks, "cri.sandbox-namespace", "pod.namespace"),
         pod=_mark(marks, "cri.sandbox-name", "pod.name"),

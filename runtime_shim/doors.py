@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a container's mounts, namespaces and hooks lead on the host. Reads only.
 
-The sources of binds are the user's: they may be links, and lie on a file system that hangs.
+The sources of mounts are the user's: they may be links, and lie on a file system that hangs.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -14,23 +15,65 @@ from pathlib import Path
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.hooks import host_paths, refuse_nvidia_file
+from runtime_shim.mount_table import HostMount, MountTable
+from runtime_shim.openat2 import open_path
+from runtime_shim.overlay import overlay_folders
 from runtime_shim.spec import (
+    Item,
     Spec,
     SpecError,
     destination,
     is_bind,
     items,
     mounts,
+    normal_path,
     section,
     source,
+    texts,
     within,
 )
 
 _Identity = tuple[int, int]
+_Part = tuple[str, str]
+"""A file system and a folder in it."""
 
 _DEV = "/dev"
 _OWN_PID_NAMESPACE = "/proc/self/ns/pid"
 _MAX_SCRIPT_BYTES = 2**20
+
+# What the kernel makes by itself, so that no file of the host's disks is in it.
+# Source: Linux, /proc/filesystems, those with "nodev" that need no source.
+_KERNEL_TYPES = frozenset(
+    {
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "efivarfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "proc",
+        "pstore",
+        "ramfs",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "sysfs",
+        "tmpfs",
+        "tracefs",
+    }
+)
+# Its folders are known to its process alone. Engines make such mounts for `-v FOLDER:/x:O`.
+_OPAQUE_TYPE = "fuse.fuse-overlayfs"
+
+_NO_FOLDER = -1
+_LEADS = "leads to the files that hold containers to their slices"
+_LEADS_REMEDY = "mount only the folders that it needs, none of vgpu's and none above them"
+_BIND_REMEDY = "mount it on the host, and bind the folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +85,28 @@ class _Places:
     parents: frozenset[str]
     identities: frozenset[_Identity]
     """Of all these: a volume of Docker's may be another mount of one, under another name."""
+    parts: frozenset[_Part]
+    """The same files, by what they are of which file system."""
     dev: _Identity | None
     complete: bool
     """All of them are there, so that the next look would find the same."""
 
+    def hold(self, path: str, identity: _Identity | None) -> bool:
+        """Tell whether a path without links is at, below or above one of them."""
+        if path in self.parents or identity in self.identities:
+            return True
+        return any(within(path, own) for own in self.paths)
+
+    def share(self, device: str, inner: str) -> bool:
+        """Tell whether a folder of a file system is at, below or above one of them."""
+        return any(
+            device == own_device and (within(inner, own) or within(own, inner))
+            for own_device, own in self.parts
+        )
+
 
 class Doors:
-    """Refuses binds that lead to what the agent enforces slices with.
+    """Refuses mounts that lead to what the agent enforces slices with.
 
     Who can write there changes the limits of every container, and a socket answers through a
     read-only mount, too.
@@ -60,33 +118,93 @@ class Doors:
         self._places: _Places | None = None
 
     def check(self, spec: Spec, bundle_fd: int, *, own_only: bool = False) -> None:
-        """Raise RefusedError for a bind at, below or above an own path, or of a GPU's device.
+        """Raise RefusedError for a root or a mount that shows an own path, or a GPU's device.
 
         `spec` is already stripped: our own mounts of an earlier run lie below these paths.
         `own_only`: devices are somebody else's to judge.
         """
-        places = self._places or _look(self._own)
+        table = MountTable.read()
+        places = self._places or _look(self._own, table)
         self._places = places if places.complete else None
+        look = _Look(places, table, bundle_fd, own_only=own_only)
+        root = section(spec, "root").get("path")
+        if isinstance(root, str) and root:
+            look.judge(root, f"its root is {root!r}, which ", is_root=True)
         for mount in mounts(spec):
-            if not is_bind(mount):
-                continue
-            shown = source(mount)
-            real, identity = _resolved(shown, bundle_fd)
-            what = f"it mounts {shown!r} at {destination(mount)!r}, which "
-            if _leads_to(places, real, identity):
-                raise RefusedError(
-                    what + "leads to the files that hold containers to their slices",
-                    "mount only the folders that it needs, none of vgpu's and none above them",
-                )
-            if own_only:
-                continue
-            if real == _DEV or (identity is not None and identity == places.dev):
-                raise RefusedError(
-                    what + "is the host's /dev, which holds every GPU",
-                    "mount only the devices that it needs",
-                )
-            if real.startswith("/dev/nvidia"):
-                raise RefusedError(what + "is a GPU", "leave it out: vgpu gives what is granted")
+            look.judge_mount(mount)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at a spec."""
+
+    places: _Places
+    table: MountTable
+    bundle_fd: int
+    own_only: bool
+
+    def judge_mount(self, mount: Item) -> None:
+        shown, kind = source(mount), mount.get("type")
+        what = f"it mounts {shown!r} at {destination(mount)!r}, which "
+        if is_bind(mount):
+            # As it is written: the kernel follows a link before it goes up by `..`.
+            self.judge(str(mount.get("source") or ""), what, is_root=False)
+        elif kind == "overlay":
+            for folder in overlay_folders(",".join(texts(mount, "options"))):
+                of_folder = f"it mounts an overlay of {folder!r} at {destination(mount)!r}, which "
+                if not folder.startswith("/"):
+                    raise RefusedError(
+                        of_folder + "is another folder to each process",
+                        "name the overlay's folders by absolute paths",
+                    )
+                self.judge(folder, of_folder, is_root=False)
+        elif kind == "devtmpfs":
+            if not self.own_only:
+                raise _all_devices(what)
+        elif kind not in _KERNEL_TYPES:
+            raise RefusedError(
+                what + f"is of type {str(kind)[:64]!r}, so that nobody can tell what of the host it"
+                " shows",
+                _BIND_REMEDY,
+            )
+
+    def judge(self, path: str, what: str, *, is_root: bool) -> None:
+        """Raise RefusedError for a path of the host, as it is written, that a container may not
+        see; `what` begins the sentence. `is_root`: engines also make roots of fuse-overlayfs.
+        """
+        try:
+            real, identity, mount = _found(path, self.bundle_fd, self.table)
+        except OSError as error:
+            raise _unseen(what, error) from error
+        if self._leads(real, identity, mount):
+            raise RefusedError(what + _LEADS, _LEADS_REMEDY)
+        if mount is not None and mount.type == _OPAQUE_TYPE and not is_root:
+            raise RefusedError(
+                what + "is a mount of fuse-overlayfs, so that nobody can tell what of the host it"
+                " shows",
+                "mount the folder itself, or let the engine use the kernel's overlay",
+            )
+        if self.own_only:
+            return
+        if real == _DEV or (identity is not None and identity == self.places.dev):
+            raise _all_devices(what)
+        if real.startswith("/dev/nvidia"):
+            raise RefusedError(what + "is a GPU", "leave it out: vgpu gives what is granted")
+
+    def _leads(self, real: str, identity: _Identity | None, mount: HostMount | None) -> bool:
+        if self.places.hold(real, identity):
+            return True
+        if identity is None or mount is None:
+            return False
+        return self._shows(mount, real) or any(
+            self._shows(each, each.place) for each in self.table.below(real)
+        )
+
+    def _shows(self, mount: HostMount, real: str) -> bool:
+        """Tell whether a mount of the host shows an own path at or below `real`."""
+        if self.places.share(mount.device, mount.inner(real)):
+            return True
+        return any(self.places.hold(*_resolved(layer)) for layer in mount.layers(real))
 
 
 def check_namespaces(spec: Spec) -> None:
@@ -120,41 +238,60 @@ def check_hooks(spec: Spec) -> None:
         refuse_nvidia_file(stage, hook, path, os.path.realpath(path), _script(path))
 
 
-def _look(own: Iterable[str]) -> _Places:
-    found = [(path, *_resolved(path, None)) for path in own]
-    paths = {path for path, _, _ in found} | {real for _, real, _ in found}
+def _look(own: Iterable[str], table: MountTable) -> _Places:
+    found = [(path, *_found(path, _NO_FOLDER, table)) for path in own]
+    paths = {path for path, *_ in found} | {real for _, real, _, _ in found}
     parents = {str(parent) for path in paths for parent in Path(path).parents}
-    identities = {identity for _, _, identity in found} | {_identity(path) for path in parents}
+    identities = {identity for _, _, identity, _ in found} | {_identity(path) for path in parents}
     return _Places(
         paths=frozenset(paths),
         parents=frozenset(parents),
         identities=frozenset(identity for identity in identities if identity is not None),
+        parts=frozenset((mount.device, mount.inner(real)) for _, real, _, mount in found if mount),
         dev=_identity(_DEV),
-        complete=all(identity is not None for _, _, identity in found),
+        complete=all(identity is not None for _, _, identity, _ in found),
     )
 
 
-def _leads_to(places: _Places, real: str, identity: _Identity | None) -> bool:
-    if real in places.parents or identity in places.identities:
-        return True
-    return any(within(real, path) for path in places.paths)
-
-
-def _resolved(path: str, bundle_fd: int | None) -> tuple[str, _Identity | None]:
-    """Return where `path` leads to, and what is there; as it is written when nothing is there.
+def _found(
+    path: str, bundle_fd: int, table: MountTable
+) -> tuple[str, _Identity | None, HostMount | None]:
+    """Return where `path` leads to, what is there and the mount that shows it; the path as it is
+    written when nothing is there.
 
     Opened by O_PATH, which reads nothing, waits for no FIFO and takes a relative path from the
-    bundle, as runtimes do.
+    bundle, as runtimes do. Raises OSError.
     """
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC, dir_fd=bundle_fd)
-    except (OSError, ValueError):
-        return path, None
+        fd = open_path(bundle_fd, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return normal_path(path) if path.startswith("/") else path, None, None
     try:
         status = os.fstat(fd)
-        return os.readlink(f"/proc/self/fd/{fd}"), (status.st_dev, status.st_ino)
+        real = os.readlink(f"/proc/self/fd/{fd}")
+        return real, (status.st_dev, status.st_ino), table.mount_of(fd)
     finally:
         os.close(fd)
+
+
+def _resolved(path: str) -> tuple[str, _Identity | None]:
+    return os.path.realpath(path), _identity(path)
+
+
+def _unseen(what: str, error: OSError) -> RefusedError:
+    if error.errno == errno.ELOOP:
+        return RefusedError(
+            what + "leads through a link of /proc, which is another file to each process",
+            "name the file by its own path",
+        )
+    code = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return RefusedError(what + f"cannot be looked at ({code})", "check the path on the host")
+
+
+def _all_devices(what: str) -> RefusedError:
+    return RefusedError(
+        what + "is the host's /dev, which holds every GPU", "mount only the devices that it needs"
+    )
 
 
 def _identity(path: str) -> _Identity | None:

@@ -46,13 +46,28 @@ def open_in_root(root_fd: int, path: str, flags: int) -> int:
 
     Never waits for a FIFO's other end. Raises OSError; RefusedError on a kernel without openat2.
     """
+    return _open(root_fd, path, flags, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+
+
+def open_path(folder_fd: int, path: str) -> int:
+    """Return an O_PATH descriptor of a path of the host, a relative one below `folder_fd`.
+
+    Links such as /proc/self/fd/3 and /proc/1/root, which mean another file to each process, are not
+    followed: ELOOP. Raises OSError; RefusedError on a kernel without openat2.
+    """
+    return _open(folder_fd, path, os.O_PATH, _RESOLVE_NO_MAGICLINKS)
+
+
+def _open(folder_fd: int, path: str, flags: int, resolve: int) -> int:
     how = _OpenHow(
         flags=flags | os.O_CLOEXEC | (0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY),
-        resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS,
+        resolve=resolve,
     )
     name = os.fsencode(path)
+    if b"\0" in name:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     for _ in range(_TRIES):
-        fd: int = _syscall(_SYS_OPENAT2, root_fd, name, ctypes.byref(how), ctypes.sizeof(how))
+        fd: int = _syscall(_SYS_OPENAT2, folder_fd, name, ctypes.byref(how), ctypes.sizeof(how))
         if fd >= 0:
             return fd
         code = ctypes.get_errno()

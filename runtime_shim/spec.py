@@ -249,6 +249,16 @@ def is_bind(mount: Mapping[str, Any]) -> bool:
     return "bind" in options or "rbind" in options
 
 
+def host_path(mount: Mapping[str, Any]) -> str | None:
+    """Return the host's path that a mount shows; None for one that shows none by its name.
+
+    A devtmpfs is the host's own /dev: the kernel has only one.
+    """
+    if is_bind(mount):
+        return source(mount)
+    return "/dev" if mount.get("type") == "devtmpfs" else None
+
+
 def normal_path(path: str) -> str:
     """Return `path` absolute, without `.`, `..` and double slashes.
 

@@ -23,6 +23,7 @@ from runtime_shim.spec import (
     device_rules,
     devices,
     env_entries,
+    host_path,
     is_bind,
     items,
     mount_item,
@@ -182,7 +183,7 @@ def gpu_devices(
     _strip_linux(spec, _Numbers({NVIDIA_MAJOR, *majors}, frozenset(drm), keep), found)
     for mount in mounts(spec):
         place, shown = destination(mount), source(mount)
-        objection = _mount_objection(place, shown if is_bind(mount) else None)
+        objection = _mount_objection(place, host_path(mount))
         if objection is not None and objection[0] == "device_mounts":
             found.add("device_mounts", f"mount of {shown!r} at {place!r} {objection[1]}")
     return found.sentences
@@ -300,7 +301,7 @@ def _strip_mounts(
             )
         if ours and (place == PRELOAD_FILE or within(place, VGPU_FOLDER)):
             removed.add("own", f"mount at {place!r} is an earlier one of vgpu's own")
-        elif objection := _mount_objection(place, shown if bound else None):
+        elif objection := _mount_objection(place, host_path(mount)):
             kind, why = objection
             removed.add(kind, f"mount of {shown!r} at {place!r} {why}")
         else:

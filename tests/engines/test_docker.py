@@ -2,11 +2,13 @@
 """What only Docker has."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from tests.engines.conftest import Bed, eventually
 from tests.node.conftest import slice_env, totals
+from tests.testbed.engines.base import EngineFailedError
 from tests.testbed.engines.docker import DockerEngine
 from tests.testbed.engines.matrix import CANDIDATES
 from tests.testbed.node import GIB
@@ -34,6 +36,24 @@ def test_a_device_option_does_not_widen_the_slice(bed: Bed) -> None:
     listing = bed.engine.exec("one", "ls", "/dev").split()
     assert len({"nvidia0", "nvidia1"} & set(listing)) == 1
     assert not {"nvidia7", "other"} & set(listing)
+
+
+@pytest.mark.parametrize(
+    "env", [slice_env("2Gi"), {"NVIDIA_VISIBLE_DEVICES": "all"}], ids=["slice", "void"]
+)
+def test_a_volume_that_is_an_overlay_of_our_folder_is_refused(
+    bed: Bed, tmp_path: Path, env: dict[str, str]
+) -> None:
+    docker = docker_of(bed).docker
+    layers = f"lowerdir={bed.node.run_dir}:{tmp_path}"
+    options = ["--opt=type=overlay", "--opt=device=overlay", f"--opt=o={layers}"]
+    docker.command("volume", "create", *options, "alias")
+    try:
+        with pytest.raises(EngineFailedError, match="leads to the files"):
+            docker_of(bed).start("one", env=env, options=["--volume=alias:/x"])
+    finally:
+        bed.engine.remove_all()
+        docker.command("volume", "rm", "alias")
 
 
 def test_containers_outlive_agent_and_cache(bed: Bed) -> None:

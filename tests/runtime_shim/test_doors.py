@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runtime_shim.config import Config, Paths
 from runtime_shim.create import own_paths
 from runtime_shim.doors import Doors, check_namespaces
 from runtime_shim.errors import RefusedError
-from runtime_shim.spec import SpecError
+from runtime_shim.spec import Spec, SpecError
 from tests.runtime_shim.specs import bind, plain_spec
 
 
@@ -30,11 +30,24 @@ def host(tmp_path: Path) -> Path:
 
 
 def check(host: Path, *sources: str, absolute: bool = True) -> None:
-    own = ("run/vgpu", "run/vgpu/containers", "state/agent", "lib/vgpu/current", "run/cache.sock")
-    doors = Doors([host / path for path in own])
     names = [f"{host}/{name}" if absolute else name for name in sources]
-    spec = plain_spec(mounts=[bind(name, "/x") for name in names])
-    fd = os.open(host / "bundle", os.O_PATH | os.O_DIRECTORY)
+    check_spec(host, plain_spec(mounts=[bind(name, "/x") for name in names]))
+
+
+def check_mount(host: Path, kind: str | None, source: str, *options: str) -> None:
+    """Look at a mount that is no bind; `{host}` in its words is the host's folder."""
+    words = [option.format(host=host) for option in options]
+    mount = {"destination": "/x", "type": kind, "source": source, "options": words}
+    check_spec(host, plain_spec(mounts=[mount]))
+
+
+def check_spec(host: Path, spec: Spec) -> None:
+    own = ("run/vgpu", "run/vgpu/containers", "state/agent", "lib/vgpu/current", "run/cache.sock")
+    look(Doors([host / path for path in own]), spec, host / "bundle")
+
+
+def look(doors: Doors, spec: Spec, bundle: Path = Path("/")) -> None:
+    fd = os.open(bundle, os.O_PATH | os.O_DIRECTORY)
     try:
         doors.check(spec, fd)
     finally:
@@ -96,7 +109,7 @@ def test_so_are_the_configuration_and_the_programs_that_go_by_it(host: Path) -> 
     doors = Doors(own_paths(Config(paths=paths)))
 
     def mount(source: str) -> None:
-        doors.check(plain_spec(mounts=[bind(source, "/x")]), -1)
+        look(doors, plain_spec(mounts=[bind(source, "/x")]))
 
     for source in (
         "/etc/vgpu",
@@ -122,7 +135,7 @@ def test_so_is_the_launchers_own_file_that_is_made_for_the_mount(host: Path) -> 
     conf.touch()  # Kubernetes: a hostPath of type FileOrCreate
 
     with pytest.raises(RefusedError, match="leads to the files"):
-        doors.check(plain_spec(mounts=[bind(str(conf), "/x")]), -1)
+        look(doors, plain_spec(mounts=[bind(str(conf), "/x")]))
 
 
 def test_so_is_the_whole_host(host: Path) -> None:
@@ -169,12 +182,166 @@ def test_a_folder_of_the_agent_that_comes_later_counts_from_then_on(host: Path) 
     doors = Doors([host / "later"])
     spec = plain_spec(mounts=[bind(f"{host}/link", "/x")])
     (host / "link").symlink_to("elsewhere")
-    doors.check(spec, -1)
+    look(doors, spec)
     (host / "elsewhere").mkdir()
     (host / "later").symlink_to("elsewhere")
 
     with pytest.raises(RefusedError, match="leads to the files"):
-        doors.check(spec, -1)
+        look(doors, spec)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["lowerdir={host}/run/vgpu,upperdir={host}/up,workdir={host}/work,private"],
+        ["lowerdir={host}/run/vgpu", "upperdir={host}/up", "workdir={host}/work"],
+        ["lowerdir={host}/home:{host}/run"],
+        ["lowerdir={host}/home::{host}/run/vgpu/containers"],
+        ["lowerdir+={host}/home", "lowerdir+={host}/state"],
+        ["lowerdir={host}/home", "datadir+={host}/state/agent/x"],
+        ["lowerdir={host}/home", "upperdir={host}/run/vgpu", "workdir={host}/work"],
+        ["lowerdir={host}/home", "upperdir={host}/up", "workdir={host}/state/agent"],
+        ["lowerdir={host}/home/link"],
+        ["lowerdir={host}/home/../run"],
+        ["lowerdir={host}/home/a\\:b"],
+        ["ro", "lowerdir={host}/home/a\\,b"],
+        ["lowerdir=/"],
+    ],
+    ids=lambda options: ",".join(options),
+)
+def test_so_is_an_overlay_with_a_folder_that_leads_there(host: Path, options: list[str]) -> None:
+    """Podman `-v /run/vgpu:/x:O` makes one."""
+    (host / "home/link").symlink_to("../run/vgpu")
+    for odd in ("a:b", "a,b"):
+        (host / "home" / odd).symlink_to("../run")
+
+    with pytest.raises(RefusedError, match=r"overlay of '.*' at '/x', which leads to the files"):
+        check_mount(host, "overlay", "overlay", *options)
+
+
+def test_so_is_an_overlay_of_the_hosts_dev(host: Path) -> None:
+    with pytest.raises(RefusedError, match="overlay of '/dev' at '/x', which is the host's /dev"):
+        check_mount(host, "overlay", "overlay", "lowerdir={host}/home:/dev")
+
+
+def test_an_overlay_of_relative_folders_is_refused(host: Path) -> None:
+    with pytest.raises(RefusedError, match="'run' at '/x', which is another folder to each"):
+        check_mount(host, "overlay", "overlay", "lowerdir=run")
+
+
+def test_other_overlays_may_be_mounted(host: Path) -> None:
+    options = "lowerdir={host}/home:{host}/absent,upperdir={host}/up,workdir={host}/work"
+    check_mount(host, "overlay", "overlay", options)
+
+
+def test_a_devtmpfs_is_the_hosts_dev(host: Path) -> None:
+    with pytest.raises(RefusedError, match="is the host's /dev"):
+        check_mount(host, "devtmpfs", "devtmpfs", "nosuid")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ext4", "xfs", "btrfs", "nfs4", "9p", "virtiofs", "fuse.fuse-overlayfs", "Overlay", None],
+)
+def test_a_file_system_that_may_be_the_hosts_is_refused(host: Path, kind: str | None) -> None:
+    with pytest.raises(
+        RefusedError, match=r"type '.*', so that nobody can tell .* bind the folder"
+    ):
+        check_mount(host, kind, "/dev/vda1", "ro")
+
+
+def test_what_engines_mount_themselves_is_fine(host: Path) -> None:
+    for kind in ("proc", "tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2", "hugetlbfs"):
+        check_mount(host, kind, kind, "nosuid", "tmpcopyup")
+
+
+@pytest.mark.parametrize("options", [["rbind"], ["ro", "bind"]])
+@pytest.mark.parametrize("kind", ["none", "overlay", "tmpfs", None])
+def test_an_option_makes_a_bind_of_any_type(
+    host: Path, kind: str | None, options: list[str]
+) -> None:
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check_mount(host, kind, f"{host}/run/vgpu", *options, "idmap", "lowerdir={host}/home")
+
+
+@pytest.mark.parametrize("root", ["/", "{host}", "{host}/run/vgpu", "{host}/link", "../run"])
+def test_a_root_that_leads_there_is_refused(host: Path, root: str) -> None:
+    (host / "link").symlink_to("state")
+    spec = plain_spec()
+    spec["root"]["path"] = root.format(host=host)
+
+    with pytest.raises(RefusedError, match="its root is '.*', which leads to the files"):
+        check_spec(host, spec)
+
+
+def test_a_source_is_followed_as_the_kernel_does(host: Path) -> None:
+    """By its text alone, `link/..` would be the folder of the link."""
+    (host / "state/other").mkdir()
+    (host / "home/link").symlink_to("../state/other")
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check(host, "home/link/../agent")
+
+
+@pytest.mark.parametrize(
+    "source", ["/proc/self/root/run", "/proc/{pid}/root", "/proc/{pid}/cwd/x", "/proc/self/fd/0"]
+)
+def test_a_link_that_each_process_reads_otherwise_is_refused(host: Path, source: str) -> None:
+    with pytest.raises(RefusedError, match="leads through a link of /proc"):
+        check(host, source.format(pid=os.getpid()), absolute=False)
+
+
+def test_a_source_that_cannot_be_looked_at_is_refused(host: Path) -> None:
+    with pytest.raises(RefusedError, match=r"cannot be looked at \(ENAMETOOLONG\)"):
+        check(host, "x" * 300)
+
+
+@pytest.fixture
+def mounted(host: Path, needs_root: None) -> Iterator[Callable[..., None]]:
+    """Return a function that mounts something at home/volume, as a volume driver does."""
+    place = host / "home/volume"
+    place.mkdir()
+
+    def mount(*words: str | Path) -> None:
+        subprocess.run(["mount", *words, place], check=True)
+
+    yield mount
+    subprocess.run(["umount", "--recursive", place], check=True)
+
+
+@pytest.mark.parametrize("source", ["home/volume", "home/volume/vgpu/containers", "home"])
+def test_so_is_a_volume_that_is_an_overlay(
+    host: Path, mounted: Callable[..., None], source: str
+) -> None:
+    """Docker volume create --opt type=overlay --opt o=lowerdir=/run,…"""
+    mounted("-t", "overlay", "overlay", "-o", f"lowerdir={host}/run:{host}/bundle")
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check(host, source)
+
+
+def test_a_part_of_an_overlay_that_does_not_lead_there_is_fine(
+    host: Path, mounted: Callable[..., None]
+) -> None:
+    (host / "run/other").mkdir()
+    mounted("-t", "overlay", "overlay", "-o", f"lowerdir={host}/run:{host}/bundle")
+
+    check(host, "home/volume/other")
+
+
+@pytest.mark.parametrize(
+    "source", ["home/volume/run/vgpu/containers/1", "home/volume/state", "home", "home/volume"]
+)
+def test_so_is_any_part_of_another_mount_of_the_disk(
+    host: Path, mounted: Callable[..., None], source: str
+) -> None:
+    """Docker volume create --opt type=ext4 --opt device=/dev/vda1, then one of its folders."""
+    (host / "run/vgpu/containers/1").mkdir()
+    mounted("--bind", host)
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        check(host, source)
+    check(host, "home/volume/home/user")
 
 
 def namespaces(*given: dict[str, Any]) -> dict[str, Any]:

@@ -133,6 +133,7 @@ def test_an_audit_library_goes_since_it_may_rebind_any_symbol() -> None:
         bind("/x", "/dev/nvidia0"),
         bind("/dev", "/host/dev"),
         bind("/dev/", "/host/dev"),
+        {"destination": "/host/dev", "type": "devtmpfs", "source": "x"},
         bind("/opt/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
         bind("/opt/libnvidia-ml.so", "/usr/lib64/libnvidia-ml.so"),
         {"destination": "/dev/nvidia1", "type": "none", "source": "x", "options": ["bind"]},

@@ -93,9 +93,14 @@ class Podman(DockerCommands):
             self._runtime = "vgpu"
 
     def start(
-        self, name: str, args: Sequence[str] = SLEEP, *, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        args: Sequence[str] = SLEEP,
+        *,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
-        self.command(*self._run_words(name, env), "--detach", IMAGE, *args)
+        self.command(*self._run_words(name, env), "--detach", *options, IMAGE, *args)
 
     def remove(self, name: str) -> None:
         self.command("rm", "--force", "--time=0", name)
