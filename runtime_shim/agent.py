@@ -103,7 +103,12 @@ class Agent:
         self.store = AnswerStore(paths.state_dir / "answers")
         self.regions = Regions(paths.run_dir / "containers")
         self.claims = Claims(
-            self.store, self.regions, self.cache, self._report_wanted.set, self.answers
+            self.store,
+            self.regions,
+            self.cache,
+            self._report_wanted.set,
+            self.answers,
+            card_bytes=lambda: self.inventory.card_bytes,
         )
         self.pods = None
         if self.answers is not None:

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -119,15 +119,19 @@ class Claims:
         cache: Releaser,
         changed: Callable[[], None],
         pods: NodeAnswers | None = None,
+        *,
+        card_bytes: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`pods`: Kubernetes mode. Who holds what is then the cluster's to say: a container that
-        ended keeps its answer for as long as the cache does, and nothing is released from here.
+        """`card_bytes`: the whole memory of each card of this node. `pods`: Kubernetes mode. Who
+        holds what is then the cluster's to say: a container that ended keeps its answer for as long
+        as the cache does, and nothing is released from here.
         """
         self._pods = pods
         self._store = store
         self._regions = regions
         self._cache = cache
         self._changed = changed
+        self._card_bytes = card_bytes
         self._boot_id = boot_id()
         self._tracked: dict[str, _Tracked] = {}
         self._orphans: dict[str, _Orphan] = {}
@@ -307,7 +311,7 @@ class Claims:
         if tracked.answer.allocation == allocation:
             return
         try:
-            check_allocation(allocation)
+            check_allocation(allocation, self._card_bytes())
         except RefusedError as error:
             logger.error(
                 "change of a slice not taken, what was promised holds on",

@@ -244,6 +244,7 @@ class Creator:
                     "a container of this id is running", "stop it first, or use another id"
                 )
             allocation = await self._allocation(key, plan.request, launch.began)
+            check_allocation(allocation, self._inventory.card_bytes)
             _check_answers(allocation, plan)
             cards = self._cards(allocation)
             answer = self._answer(creation, plan, allocation)
@@ -291,7 +292,7 @@ class Creator:
         if not allocation.slices:
             self._void(creation, spec)
             return await self._start_unmanaged(creation)
-        check_allocation(allocation)
+        check_allocation(allocation, self._inventory.card_bytes)
         cards = self._cards(allocation)
         plan = self._plan(
             creation, spec, pb.AllocationRequest(), whole=_gives_whole_cards(allocation, cards)
@@ -315,7 +316,7 @@ class Creator:
                 )
             latest = pods.latest(allocation)
             if latest != allocation:
-                check_allocation(latest)
+                check_allocation(latest, self._inventory.card_bytes)
                 allocation, cards = latest, self._cards(latest)
                 if _gives_whole_cards(allocation, cards) != (plan.library is None):
                     raise RefusedError("its slice changed while it started", "it is started again")
@@ -693,13 +694,26 @@ def _bind(path: Path, place: str, *options: str) -> Mount:
 
 def _check_answers(allocation: pb.Allocation, plan: _Plan) -> None:
     """Raise RefusedError unless `allocation` is one that the plan was made for."""
-    check_allocation(allocation)
     whole = plan.library is None
-    if len(allocation.slices) != plan.request.count or allocation.whole_cards != whole:
+    if (
+        len(allocation.slices) != plan.request.count
+        or allocation.whole_cards != whole
+        or _gives_more_memory(allocation, plan.request)
+    ):
         raise RefusedError(
             "the scheduler cache's answer does not fit the request",
             "install the same version of vgpu's node agent and scheduler cache",
         )
+
+
+def _gives_more_memory(allocation: pb.Allocation, request: pb.AllocationRequest) -> bool:
+    """Tell whether a slice has more bytes than were asked for; percentages are of each card."""
+    asked = [amount.bytes for amount in request.memory]
+    if not all(asked):
+        return False
+    asked *= len(allocation.slices) if len(asked) == 1 else 1
+    given = sorted(part.memory_bytes for part in allocation.slices)
+    return any(more > most for more, most in zip(given, sorted(asked), strict=True))
 
 
 def _asks_for_whole_cards(request: pb.AllocationRequest) -> bool:

@@ -62,6 +62,8 @@ class CardFacts:
     """N of /dev/nvidiaN; a MIG instance has its GPU's."""
     pci_bus_id: str
     parent_uuid: str = ""
+    reserved_bytes: int = 0
+    """What its driver keeps beside `memory_bytes`. Other schedulers divide all of it."""
     numa_node: int = 0
     gpu_instance: int = -1
     """Of a MIG instance; -1 for a whole GPU."""
@@ -149,6 +151,15 @@ class Inventory:
     def healthy(self) -> tuple[CardFacts, ...]:
         """Those of them on which something may start."""
         return tuple(card for card in self.cards if not card.health_reason)
+
+    @property
+    def card_bytes(self) -> dict[str, int]:
+        """The whole memory of each card, as far as it is known, with what its driver keeps."""
+        return {
+            card.uuid: card.memory_bytes + card.reserved_bytes
+            for card in self._cards.values()
+            if card.memory_bytes
+        }
 
     def find(self, uuids: Iterable[str]) -> list[CardFacts]:
         """Return the cards of these UUIDs in order; KeyError for one that cannot be used."""
@@ -446,7 +457,8 @@ def _cards_of(handle: Any, index: int, unified_memory_bytes: int) -> Iterator[Ca
     enabled, _ = _optional(pynvml.nvmlDeviceGetMigMode, handle, default=(0, 0))
     ailment = _ailment(handle)
     if not enabled:
-        memory_bytes = _usable_bytes(handle) or unified_memory_bytes
+        memory_bytes, reserved_bytes = _memory_bytes(handle)
+        memory_bytes = memory_bytes or unified_memory_bytes
         yield CardFacts(
             uuid=uuid,
             kind=pb.CARD_KIND_GPU,
@@ -454,6 +466,7 @@ def _cards_of(handle: Any, index: int, unified_memory_bytes: int) -> Iterator[Ca
             memory_bytes=memory_bytes,
             minor=minor,
             pci_bus_id=bus_id,
+            reserved_bytes=reserved_bytes,
             numa_node=numa_node,
             index=str(index),
             health_reason=ailment or ("" if memory_bytes else _NO_MEMORY),
@@ -464,7 +477,7 @@ def _cards_of(handle: Any, index: int, unified_memory_bytes: int) -> Iterator[Ca
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except pynvml.NVMLError_NotFound:
             continue
-        memory_bytes = _usable_bytes(instance)
+        memory_bytes, reserved_bytes = _memory_bytes(instance)
         yield CardFacts(
             uuid=_text(pynvml.nvmlDeviceGetUUID(instance)),
             kind=pb.CARD_KIND_MIG,
@@ -473,6 +486,7 @@ def _cards_of(handle: Any, index: int, unified_memory_bytes: int) -> Iterator[Ca
             minor=minor,
             pci_bus_id=bus_id,
             parent_uuid=uuid,
+            reserved_bytes=reserved_bytes,
             numa_node=numa_node,
             gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(instance),
             compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(instance),
@@ -489,8 +503,8 @@ def _ailment(handle: Any) -> str:  # noqa: ANN401 - pynvml has no types
     return ""
 
 
-def _usable_bytes(handle: Any) -> int:  # noqa: ANN401 - pynvml has no types
-    """Return a card's memory without what its driver keeps: 480 MiB on an H100.
+def _memory_bytes(handle: Any) -> tuple[int, int]:  # noqa: ANN401 - pynvml has no types
+    """Return a card's memory without what its driver keeps, and that: 480 MiB on an H100.
 
     Slices that add up to NVML's total would promise memory that nobody can have. 0: the driver does
     not say, since the card shares the host's memory.
@@ -498,10 +512,10 @@ def _usable_bytes(handle: Any) -> int:  # noqa: ANN401 - pynvml has no types
     query = partial(pynvml.nvmlDeviceGetMemoryInfo, version=pynvml.nvmlMemory_v2)
     memory = _optional(query, handle, default=None)
     if memory is not None:
-        return int(memory.total - memory.reserved)
+        return int(memory.total - memory.reserved), int(memory.reserved)
     # a driver before R510
     memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
-    return 0 if memory is None else int(memory.total)
+    return (0 if memory is None else int(memory.total)), 0
 
 
 def _optional(query: Any, handle: Any, default: Any) -> Any:  # noqa: ANN401 - pynvml has no types

@@ -208,8 +208,12 @@ def _write_promise(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN
         device.weight = part.weight
 
 
-def check_allocation(allocation: pb.Allocation) -> None:
-    """Raise RefusedError unless every number in `allocation` is a limit that can be kept."""
+def check_allocation(allocation: pb.Allocation, card_bytes: Mapping[str, int]) -> None:
+    """Raise RefusedError unless every number in `allocation` is a limit that can be kept.
+
+    `card_bytes`: the whole memory of each card that is known, by its UUID. Whether a card is here
+    at all is not asked.
+    """
     remedy = "this is a fault of the scheduler cache; this container is not started"
     if not _ID.fullmatch(allocation.allocation_id):
         raise RefusedError(f"the allocation id {allocation.allocation_id!r} is not valid", remedy)
@@ -224,11 +228,19 @@ def check_allocation(allocation: pb.Allocation) -> None:
             part.memory_bytes == 0
             or not 1 <= part.cores_percent <= 100
             or not part.cores_percent <= part.cores_max_percent <= 100
-            or part.reserved_percent > 100
+            or part.reserved_percent > part.cores_max_percent
+            or 0 < part.virtual_memory_bytes < part.memory_bytes
             or part.compute_mode not in _MODES
         ):
             raise RefusedError(
                 f"the allocation on card {part.card_uuid} has no valid limit", remedy
+            )
+        card = card_bytes.get(part.card_uuid)
+        if card is not None and part.memory_bytes > card:
+            raise RefusedError(
+                f"the allocation gives {part.memory_bytes} bytes of card {part.card_uuid}, which"
+                f" has {card}",
+                "let the scheduler that decided it give no more than the card has",
             )
     if len({part.card_uuid for part in allocation.slices}) != len(allocation.slices):
         raise RefusedError("the allocation names a card twice", remedy)

@@ -24,7 +24,7 @@ from runtime_shim.errors import CacheUnreachableError
 from runtime_shim.node_watch import NodeAnswers
 from runtime_shim.processes import boottime_ns
 from runtime_shim.region import Regions
-from tests.runtime_shim.allocations import GIB, allocation, answer, part
+from tests.runtime_shim.allocations import CARD, GIB, allocation, answer, part
 from tests.runtime_shim.containers import Process, write_runc_state
 from tests.runtime_shim.pods import pod_allocation
 
@@ -58,7 +58,13 @@ class Node:
         self.changes = 0
         self.store.load()
         self.regions.prepare()
-        self.claims = Claims(self.store, self.regions, self.cache, self._changed)
+        self.claims = Claims(
+            self.store,
+            self.regions,
+            self.cache,
+            self._changed,
+            card_bytes=lambda: {CARD: 8 * GIB},
+        )
 
     def _changed(self) -> None:
         self.changes += 1
@@ -645,7 +651,9 @@ async def test_the_cache_s_word_ends_a_stopped_claim_and_no_running_one(
 
 
 @pytest.mark.parametrize(
-    "parts", [[], [part(memory_bytes=0)], [part(cores_percent=0)]], ids=["none", "memory", "cores"]
+    "parts",
+    [[], [part(memory_bytes=0)], [part(cores_percent=0)], [part(memory_bytes=8 * GIB + 1)]],
+    ids=["none", "memory", "cores", "more-than-the-card"],
 )
 async def test_a_change_to_no_limit_is_not_taken(
     node: Node, container: Answer, launcher: Process, parts: list[pb.Slice]

@@ -475,6 +475,8 @@ def _whole() -> pb.Allocation:
         (_no_memory(), "has no valid limit"),
         (pb.Allocation(allocation_id="a"), "has 0 cards"),
         (allocation(part(CARD), part(OTHER_CARD)), "does not fit the request"),
+        (allocation(part(memory_bytes=2**63)), f"gives {2**63} bytes of card {CARD}, which has 85"),
+        (allocation(part(memory_bytes=2 * GIB + 1)), "does not fit the request"),
         (_whole(), "does not fit the request"),
         (
             allocation(part("GPU-00000000-0000-4000-8000-000000000009")),

@@ -211,6 +211,17 @@ async def test_less_than_the_whole_card_is_limited_whatever_was_asked_for(
     assert list(region.allocation.slices) == [given]
 
 
+async def test_more_than_the_card_starts_nothing(node: PodNode, bundle: Bundle) -> None:
+    allocation = pod_allocation(part(memory_bytes=2**63), container_uuid=UUID)
+    node.answers.replace([allocation])
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "refuse"
+    assert f"gives {2**63} bytes of card {CARD}, which has {8 * GIB}" in verdict.message
+    assert node.store.all() == []
+
+
 def _spy(spec: Spec) -> None:
     spec["annotations"].update(containerd_marks(replace(MAIN, pod="spy", pod_uid=OTHER_UID)))
     spec["mounts"] = [*spec["mounts"][:2], *kubelet_mounts(OTHER_UID)]

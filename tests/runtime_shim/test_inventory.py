@@ -75,6 +75,16 @@ async def inventory(nvml: Nvml) -> AsyncIterator[Inventory]:
     inventory.close()
 
 
+async def test_the_whole_memory_of_a_card_has_what_its_driver_keeps(
+    nvml: Nvml, inventory: Inventory
+) -> None:
+    unknown = dataclasses.replace(card(), uuid="GPU-unknown", memory_bytes=0)
+    nvml.found = [dataclasses.replace(card(), reserved_bytes=7), unknown]
+    await inventory.refresh()
+
+    assert inventory.card_bytes == {card().uuid: card().memory_bytes + 7}
+
+
 async def test_cards_are_found_in_the_order_asked(nvml: Nvml, inventory: Inventory) -> None:
     nvml.found = [card(CARD), card(OTHER_CARD)]
 

@@ -280,6 +280,10 @@ def _with(**changes: object) -> pb.Allocation:
         (_with(cores_percent=0), "has no valid limit"),
         (_with(cores_percent=101), "has no valid limit"),
         (_with(cores_max_percent=5), "has no valid limit"),
+        (_with(reserved_percent=26), "has no valid limit"),
+        (_with(virtual_memory_bytes=1), "has no valid limit"),
+        (_with(memory_bytes=2**63), rf"gives {2**63} bytes of card {CARD}, which has {8 * GIB}"),
+        (_with(memory_bytes=8 * GIB + 1), "which has"),
         (_with(compute_mode=0), "has no valid limit"),
         (_with(card_uuid="GPU-0"), "does not end in a UUID"),
         (_with(card_uuid="0"), "neither a GPU- nor a MIG- UUID"),
@@ -291,8 +295,9 @@ def _with(**changes: object) -> pb.Allocation:
 )
 def test_an_allocation_that_limits_nothing_is_refused(broken: pb.Allocation, reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
-        check_allocation(broken)
+        check_allocation(broken, {CARD: 8 * GIB})
 
 
 def test_a_sound_allocation_is_taken() -> None:
-    check_allocation(allocation(part(CARD), part("MIG-" + OTHER_CARD[4:])))
+    whole = part(CARD, memory_bytes=8 * GIB)
+    check_allocation(allocation(whole, part("MIG-" + OTHER_CARD[4:])), {CARD: 8 * GIB})
