@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 # Between two tries. Source: docs/contract.md §5.
 _FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+# What the last try has, so that a cache that comes back late still answers.
+_LAST_TRY_SECONDS: Final = 0.1
 
 _AUTHORITY: Final = "grpc.default_authority"
 
@@ -218,45 +221,50 @@ class CacheClient:
 
     async def _until(self, seconds: float, call: Callable[[float], Awaitable[T]]) -> T:
         self._check_expiry()
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             left = deadline - time.monotonic()
             try:
                 return await call(min(self._config.try_seconds, max(left, 0.001)))
             except CredentialsError as error:
-                raise CacheUnreachableError(self._config.address, seconds, str(error)) from error
+                raise CacheUnreachableError(
+                    self._config.address, _since(began), str(error)
+                ) from error
             except grpc.aio.AioRpcError as error:
                 if error.code() in _FAILED:
-                    raise self._unreachable(error, seconds) from error
+                    raise self._unreachable(error, began) from error
                 if error.code() not in _RETRIED:
                     raise _refused(error) from error
-                wait = pause * random.uniform(0.5, 1.0)
-                if time.monotonic() + wait >= deadline:
+                left = deadline - time.monotonic() - _LAST_TRY_SECONDS
+                if left <= 0:
                     if _is_its_own_word(error):
                         raise NotYetKnownError(*_sentence(error)) from error
-                    raise self._unreachable(error, seconds) from error
-            await asyncio.sleep(wait)
-            pause *= 2
+                    raise self._unreachable(error, began) from error
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     async def release(self, allocation_id: str) -> None:
         """Free a claim; one that is not known is no error. RuntimeShimError when not certain."""
+        began = time.monotonic()
         try:
             await self._stub.Release(
                 pb.ReleaseRequest(allocation_id=allocation_id), timeout=self._config.try_seconds
             )
         except grpc.aio.AioRpcError as error:
-            raise self._unreachable(error, self._config.try_seconds) from error
+            raise self._unreachable(error, began) from error
 
     async def report(self, report: pb.ReportNodeRequest) -> None:
         """Report this node. Raises RuntimeShimError."""
         self._check_expiry()
+        began = time.monotonic()
         try:
             await self._stub.ReportNode(
                 report, timeout=self._config.try_seconds, metadata=self._metadata()
             )
         except grpc.aio.AioRpcError as error:
-            raise self._unreachable(error, self._config.try_seconds) from error
+            raise self._unreachable(error, began) from error
 
     async def watch(self) -> AsyncIterator[pb.WatchNodeResponse]:
         """Yield this node's snapshot and then each change, until the stream breaks.
@@ -275,16 +283,16 @@ class CacheClient:
                     )
                 yield event
         except grpc.aio.AioRpcError as error:
-            raise self._unreachable(error, 0.0) from error
+            raise self._unreachable(error, time.monotonic()) from error
 
-    def _unreachable(self, error: grpc.aio.AioRpcError, seconds: float) -> CacheUnreachableError:
+    def _unreachable(self, error: grpc.aio.AioRpcError, began: float) -> CacheUnreachableError:
         if error.code() in _FAILED:
             reason, remedy = _clauses(error)
             return CacheFailedError(
                 self._config.address, reason, remedy or "see the log of the scheduler cache"
             )
         return CacheUnreachableError(
-            self._config.address, seconds, _words(error.code(), error.details())
+            self._config.address, _since(began), _words(error.code(), error.details())
         )
 
 
@@ -293,6 +301,7 @@ def ask(config: Cache, call: Callable[[pb_grpc.SchedulerCacheStub], T]) -> T:
 
     Raises RuntimeShimError; NOT_FOUND is the cache's own sentence.
     """
+    began = time.monotonic()
     with _channel_of_people(config) as channel:
         try:
             return call(pb_grpc.SchedulerCacheStub(channel))  # type: ignore[no-untyped-call]
@@ -306,7 +315,7 @@ def ask(config: Cache, call: Callable[[pb_grpc.SchedulerCacheStub], T]) -> T:
             ):
                 raise RuntimeShimError(str(failed.details())) from error
             raise CacheUnreachableError(
-                config.address, config.try_seconds, _words(failed.code(), failed.details())
+                config.address, _since(began), _words(failed.code(), failed.details())
             ) from error
 
 
@@ -335,6 +344,11 @@ def _channel_of_people(config: Cache) -> grpc.Channel:
         grpc.ssl_channel_credentials(authority, key, certificate),
         options=options,
     )
+
+
+def _since(began: float) -> float:
+    """Return the seconds since then, as a sentence shows them."""
+    return round(time.monotonic() - began, 1)
 
 
 def _is_its_own_word(error: grpc.aio.AioRpcError) -> bool:

@@ -112,9 +112,10 @@ class Voucher:
                         failure = error
                     else:
                         return _noted(key, self._objection(devices, asked, spec))
-            if time.monotonic() + pause > deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 break
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
             pause *= 2
         if failure is not None:
             raise RefusedError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,11 +102,35 @@ async def test_a_cache_without_answer_is_unreachable(
     cache.silent = True
     if there:
         async with serving(cache, tmp_path / "cache.sock"):
-            with pytest.raises(CacheUnreachableError, match=r"no answer in 0.7 s: deadline"):
+            with pytest.raises(CacheUnreachableError, match=r"no answer in \S+ s: deadline"):
                 await client.allocate(KEY, REQUEST, 0.7)
     else:
-        with pytest.raises(CacheUnreachableError, match=r"no answer in 0.7 s: unavailable"):
+        with pytest.raises(CacheUnreachableError, match=r"no answer in \S+ s: unavailable"):
             await client.allocate(KEY, REQUEST, 0.7)
+
+
+async def test_a_cache_that_is_away_is_waited_for_to_the_end_and_the_sentence_says_how_long(
+    client: CacheClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda _, longest: longest)
+    began = time.monotonic()
+
+    with pytest.raises(CacheUnreachableError) as caught:
+        await client.allocate(KEY, REQUEST, 4.0)
+
+    waited = time.monotonic() - began
+    assert waited >= 3.8
+    assert 3.8 <= caught.value.seconds <= waited + 0.1
+    assert f"no answer in {caught.value.seconds:g} s" in str(caught.value)
+
+
+async def test_an_error_of_one_try_names_the_time_of_that_try(client: CacheClient) -> None:
+    began = time.monotonic()
+
+    with pytest.raises(CacheUnreachableError) as caught:
+        await client.release("a")
+
+    assert caught.value.seconds <= time.monotonic() - began + 0.1
 
 
 @pytest.mark.parametrize(
