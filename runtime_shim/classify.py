@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runtime_shim.messages import ContainerName, name_by_id
+from runtime_shim.request import is_request
 from runtime_shim.spec import (
     Spec,
     annotations_of,
@@ -75,8 +76,7 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
     podman = marks.get("io.container.manager") == "libpod"
     sys_admin = _has_sys_admin(spec)
     kubelet_mount = _has_kubelet_mount(spec)
-    # Any VGPU_ name asks, also a misspelt one: its owner gets a sentence, not a missing GPU.
-    asks = UUID_VARIABLE in env if mode == "kubernetes" else any(map(_is_request, env))
+    asks = UUID_VARIABLE in env if mode == "kubernetes" else any(map(is_request, env))
     return Classification(
         managed=asks,
         container_uuid=env.get(UUID_VARIABLE, ""),
@@ -94,10 +94,6 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         container_name=_mark(marks, "cri.container-name", "container.name")
         or marks.get("nerdctl/name", ""),
     )
-
-
-def _is_request(name: str) -> bool:
-    return name.startswith("VGPU_") and name != UUID_VARIABLE
 
 
 def _mark(marks: Mapping[str, str], containerd: str, crio: str) -> str:

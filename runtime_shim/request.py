@@ -29,9 +29,32 @@ REQUEST_VARIABLES = frozenset(
     }
 )
 
-# Names that are ours without being part of a request: the key of Kubernetes mode, and the log level
-# of libvgpu's developer mode. They are accepted here and mean nothing.
-_OTHER_VARIABLES = frozenset({"VGPU_CONTAINER_UUID", "VGPU_LOG"})
+RESERVED_VARIABLES = frozenset(
+    {
+        "VGPU_AVOID",
+        "VGPU_BUDGET",
+        "VGPU_GROUP",
+        "VGPU_MEMORY_REPORT",
+        "VGPU_MEMORY_VIRTUAL",
+        "VGPU_PRIORITY",
+        "VGPU_TOPOLOGY",
+        "VGPU_WEIGHT",
+    }
+)
+"""Words of a request that no version grants yet. Until then they are refused, never passed over."""
+
+# Names that are ours without being part of a request: the key of Kubernetes mode, the log level of
+# libvgpu's developer mode, and options of our own programs. They are accepted and mean nothing.
+_OTHER_VARIABLES = frozenset(
+    {
+        "VGPU_CACHE_ADDRESS",
+        "VGPU_CONFIG",
+        "VGPU_CONTAINER_UUID",
+        "VGPU_LOG",
+        "VGPU_NODE_NAME",
+        "VGPU_SCHEDULER_CACHE_CONFIG",
+    }
+)
 
 # VGPU_MAX_DEVICES of vgpu_abi.h: the limits file has this many entries.
 MAX_COUNT = 16
@@ -78,6 +101,14 @@ class RequestError(RefusedError):
         self.value = value
 
 
+def is_request(name: str) -> bool:
+    """Tell whether a variable asks for a slice on a host without Kubernetes.
+
+    A misspelt name asks, too: its owner gets a sentence, not a missing GPU.
+    """
+    return name.startswith("VGPU_") and name not in _OTHER_VARIABLES
+
+
 def parse_request(env: Mapping[str, str]) -> pb.AllocationRequest:
     """Return the request that the variables of a container make. Raises RequestError."""
     _refuse_unknown(env)
@@ -109,16 +140,23 @@ def parse_request(env: Mapping[str, str]) -> pb.AllocationRequest:
 
 
 def _refuse_unknown(env: Mapping[str, str]) -> None:
-    known = REQUEST_VARIABLES | _OTHER_VARIABLES
+    known = REQUEST_VARIABLES | RESERVED_VARIABLES
     for name in env:
-        if name.startswith("VGPU_") and name not in known:
-            close = difflib.get_close_matches(name, sorted(REQUEST_VARIABLES), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+        if name in RESERVED_VARIABLES:
+            raise RequestError(
+                name,
+                env[name],
+                "is not available yet in this version of vgpu",
+                "remove it, since no container starts without what it asks for",
+            )
+        if is_request(name) and name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f", did you mean {close[0]}?" if close else ""
             raise RequestError(
                 name,
                 env[name],
                 f"is not a variable of vgpu ({', '.join(sorted(REQUEST_VARIABLES))})",
-                f"remove it or correct its name{hint}".replace("; ", ", "),
+                f"remove it or correct its name{hint}",
             )
 
 

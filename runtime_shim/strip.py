@@ -14,6 +14,7 @@ from typing import Any
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.hooks import is_nvidia_hook, refuse_hidden_nvidia
+from runtime_shim.request import REQUEST_VARIABLES, RESERVED_VARIABLES
 from runtime_shim.spec import (
     Item,
     Mount,
@@ -45,9 +46,12 @@ _VARIABLES = frozenset(
         "CUDA_DISABLE_CONTROL",
         "CUDA_OVERSUBSCRIBE",
         "GPU_CORE_UTILIZATION_POLICY",
+        "VGPU_LOG",
+        *REQUEST_VARIABLES,
+        *RESERVED_VARIABLES,
     }
 )
-_VARIABLE_PREFIXES = ("NVIDIA_MIG_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "VGPU_")
+_VARIABLE_PREFIXES = ("NVIDIA_MIG_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
 UUID_VARIABLE = "VGPU_CONTAINER_UUID"
 
 # NVIDIA's runtime reads device names from the destinations of mounts below this folder.
@@ -200,10 +204,12 @@ def names_cards(name: str) -> bool:
 
 
 def is_removed_variable(name: str) -> bool:
-    """Tell whether no container keeps the variable `name` from its image or its user."""
-    if name in _VARIABLES or names_cards(name):
-        return True
-    return name.startswith(_VARIABLE_PREFIXES) and name != UUID_VARIABLE
+    """Tell whether no container keeps the variable `name` from its image or its user.
+
+    Other names that begin with `VGPU_` stay: the kubelet makes such of the names of Services, and
+    our own programs have options of that form.
+    """
+    return name in _VARIABLES or names_cards(name) or name.startswith(_VARIABLE_PREFIXES)
 
 
 def is_cdi_annotation(name: str) -> bool:

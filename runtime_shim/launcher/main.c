@@ -261,7 +261,8 @@ static int ask(const struct command_line *line, const struct conf *conf, char **
 	    reply.kind != REPLY_OTHER_MAJOR)
 		return obey(line, conf, argv, &reply);
 	/* Without a verdict the low-level runtime gives no device to a container that has only
-	 * NVIDIA's variables, and takes none from one to which the host is open anyway. */
+	 * NVIDIA's variables or other names of vgpu's, and takes none from one to which the host is
+	 * open anyway. */
 	if (!marks_bind(bundle->marks))
 		return low_level(line, conf, argv);
 	return refuse_unanswered(line, conf, outcome, &reply);

@@ -16,6 +16,7 @@ static const struct mark marks[] = {
 	{"\"VGPU_MEMORY=", MARK_MANAGED},
 	{"\"VGPU_CORES=", MARK_MANAGED},
 	{"\"VGPU_COUNT=", MARK_MANAGED},
+	{"\"VGPU_", MARK_ASK},
 	{"NVIDIA_", MARK_NVIDIA},
 	{"nvidia-container-",
 	 MARK_DEVICE}, /* device-list mounts, and the hook of `docker --gpus` */

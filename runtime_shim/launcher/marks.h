@@ -17,6 +17,8 @@ enum {
 	MARK_DEVICE = 1 << 1,    /* somebody gave it a card: nodes, rules, CDI, hooks, UUIDs */
 	MARK_NVIDIA = 1 << 2,    /* NVIDIA's variables: no device comes from them alone */
 	MARK_ALLOW_ALL = 1 << 3, /* its device rules leave the cards open, as --privileged does */
+	MARK_ASK = 1 << 4,       /* another name of vgpu's: a word that is misspelt or alone, or one
+				  * that the kubelet makes of a Service's name, our own pods' too */
 };
 
 unsigned marks_find(const char *bytes, size_t length);

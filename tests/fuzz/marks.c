@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 
-#define ALL (MARK_MANAGED | MARK_DEVICE | MARK_NVIDIA | MARK_ALLOW_ALL)
+#define ALL (MARK_MANAGED | MARK_DEVICE | MARK_NVIDIA | MARK_ALLOW_ALL | MARK_ASK)
 
 /* The bytes without a NUL behind them, so that a sanitizer sees a read past their end. */
 static unsigned find(const uint8_t *data, size_t size)

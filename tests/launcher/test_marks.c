@@ -27,18 +27,33 @@ static unsigned find(const char *text)
 
 static void test_managed(void)
 {
-	CHECK(find("{\"env\":[\"VGPU_CONTAINER_UUID=x\"]}") == MARK_MANAGED);
-	CHECK(find("{\"env\":[\"VGPU_MEMORY=8Gi\"]}") == MARK_MANAGED);
-	CHECK(find("{\"env\":[\"VGPU_CORES=50\"]}") == MARK_MANAGED);
-	CHECK(find("{\"env\":[\"VGPU_COUNT=1\"]}") == MARK_MANAGED);
-	CHECK(find("{\"env\":[\"VGPU_MEMORY=\"]}") == MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_CONTAINER_UUID=x\"]}") & MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_MEMORY=8Gi\"]}") & MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_CORES=50\"]}") & MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_COUNT=1\"]}") & MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_MEMORY=\"]}") & MARK_MANAGED);
+	CHECK(find("{\"env\":[\"VGPU_MEMROY=8Gi\",\"VGPU_MEMORY=8Gi\"]}") & MARK_MANAGED);
+}
+
+/* Words that are misspelt, or ask for nothing alone, and links of Services. */
+static void test_names_to_ask_about(void)
+{
+	CHECK(find("{\"env\":[\"VGPU_MEMROY=8Gi\"]}") == MARK_ASK);
+	CHECK(find("{\"env\":[\"VGPU_UUIDS=GPU-1\"]}") == MARK_ASK);
+	CHECK(find("{\"env\":[\"VGPU_CARD_POLICY=spread\"]}") == MARK_ASK);
+	CHECK(find("{\"env\":[\"VGPU_WEIGHT=2\"]}") == MARK_ASK);
+	CHECK(find("{\"env\":[\"VGPU_MEMORY_X=8Gi\"]}") == MARK_ASK);
+	CHECK(find("{\"env\":[\"VGPU_SCHEDULER_CACHE_SERVICE_HOST=10.0.0.1\"]}") == MARK_ASK);
+	CHECK(find("\"VGPU_") == MARK_ASK);
+	CHECK(!marks_bind(MARK_ASK));
 }
 
 static void test_not_managed(void)
 {
 	CHECK(find("") == 0);
+	CHECK(find("\"VGPU") == 0);
 	CHECK(find("{\"env\":[\"MY_VGPU_MEMORY=8Gi\",\"PATH=/bin\"]}") == 0);
-	CHECK(find("{\"env\":[\"VGPU_MEMORY_X=8Gi\"]}") == 0);
+	CHECK(find("{\"env\":[\"VGPUS_MEMORY=8Gi\"]}") == 0);
 	CHECK(find("{\"env\":[\"vgpu_memory=8Gi\"]}") == 0);
 	CHECK(find("{\"args\":[\"sh\",\"-c\",\"echo \\\"VGPU_MEMORY=1\\\"\"]}") == 0);
 }
@@ -128,7 +143,7 @@ static void test_escapes_that_hide(void)
 {
 	CHECK(find("[\"\\u0056GPU_MEMORY=8Gi\"]") == MARK_MANAGED);
 	CHECK(find("[\"VGPU\\u005fMEMORY=8Gi\"]") == MARK_MANAGED);
-	CHECK(find("[\"VGPU_MEMORY\\u003D8Gi\"]") == MARK_MANAGED);
+	CHECK(find("[\"VGPU_MEMORY\\u003D8Gi\"]") & MARK_MANAGED);
 	CHECK(find("{\"\\u006dajor\":195}") & MARK_MANAGED);
 	CHECK(find("{\"path\":\"\\/dev\\/nvidia0\"}") == MARK_DEVICE);
 }
@@ -181,6 +196,7 @@ static void test_a_string_full_of_the_variable(void)
 int main(void)
 {
 	test_managed();
+	test_names_to_ask_about();
 	test_not_managed();
 	test_devices();
 	test_variables_only();

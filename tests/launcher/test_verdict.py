@@ -55,6 +55,9 @@ BOUND: dict[str, Mark] = {
 FREE: dict[str, Mark] = {
     "image": lambda it: it.write_spec(IMAGE),
     "privileged": lambda it: it.write_spec(linux=ALLOW_ALL),
+    "misspelt": lambda it: it.write_spec(["VGPU_MEMROY=8Gi"]),
+    "model alone": lambda it: it.write_spec(["VGPU_MODEL=H100"]),
+    "service": lambda it: it.write_spec(["VGPU_SCHEDULER_CACHE_SERVICE_HOST=10.0.0.1"]),
 }
 
 

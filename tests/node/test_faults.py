@@ -81,6 +81,28 @@ def test_kill_9_changes_nothing(
         runtime.start_detached(make_bundle("c", slice_env("4Gi")), "c")
 
 
+def test_our_own_pods_start_under_a_default_handler_while_the_agent_is_away(
+    node: Node, runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    """The kubelet makes variables of the names of Services: VGPU_…, too."""
+    env = {
+        "VGPU_SCHEDULER_CACHE_LEADER_SERVICE_HOST": "10.0.0.1",
+        "VGPU_SCHEDULER_CACHE_LEADER_PORT_9402_TCP": "tcp://10.0.0.1:9402",
+        "VGPU_CONFIG": "/etc/vgpu/agent.toml",
+        "VGPU_NODE_NAME": "node1",
+        "VGPU_CACHE_ADDRESS": "10.0.0.1:9402",
+    }
+    agent = make_bundle("agent", env)
+    node.stop_agent(signal.SIGKILL)
+
+    runtime.start_detached(agent, "agent")
+
+    assert agent.read() == agent.spec
+    assert runtime.state("agent")["status"] == "running"
+    with pytest.raises(RuntimeFailedError, match="did not answer"):
+        runtime.start_detached(make_bundle("a", slice_env("1Gi")), "a")
+
+
 @pytest.mark.parametrize("lost", ["agent", "cache", "both"])
 def test_a_lost_state_books_nothing_twice(
     node: Node, runtime: OciRuntime, make_bundle: MakeBundle, lost: str

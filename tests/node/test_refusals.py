@@ -37,6 +37,13 @@ BAD_REQUESTS = [
     ({"VGPU_MEMORY": "1Gi", "VGPU_FOO": "1"}, "VGPU_FOO"),
     ({"VGPU_MEMORY": "1Gi", "VGPU_CARD_POLICY": "best"}, "VGPU_CARD_POLICY"),
     ({"VGPU_MEMORY": "1Gi", "VGPU_COMPUTE_MODE": "soft"}, "VGPU_COMPUTE_MODE"),
+    # Alone, without any other mark of a GPU.
+    ({"VGPU_MEMROY": "8Gi"}, "did you mean VGPU_MEMORY?"),
+    ({"VGPU_UUIDS": "GPU-5a1f0c3e-0000-4000-8000-000000000001"}, "VGPU_MEMORY is not set"),
+    ({"VGPU_MODEL": "H100"}, "VGPU_MEMORY is not set"),
+    ({"VGPU_CARD_POLICY": "spread"}, "VGPU_MEMORY is not set"),
+    ({"VGPU_COMPUTE_MODE": "burst"}, "VGPU_MEMORY is not set"),
+    ({"VGPU_WEIGHT": "2"}, "VGPU_WEIGHT='2' is not available yet"),
 ]
 
 

@@ -115,7 +115,7 @@ async def test_a_container_gets_what_its_pod_was_given(
 
 
 async def test_requests_in_the_environment_mean_nothing(node: PodNode, tmp_path: Path) -> None:
-    words = ("VGPU_MEMORY=64Gi", "VGPU_COUNT=9", "VGPU_SERVICE_HOST=10.0.0.1", "VGPU_CORES=100")
+    words = ("VGPU_MEMORY=64Gi", "VGPU_COUNT=9", "VGPU_CORES=100", "VGPU_WEIGHT=1000")
     bundle = Bundle(tmp_path / "bundle", pod_spec(WITH_UUID, *words))
 
     await create(node, bundle)
@@ -126,6 +126,24 @@ async def test_requests_in_the_environment_mean_nothing(node: PodNode, tmp_path:
     region = node.regions.get(UUID)
     assert region is not None
     assert [each.memory_bytes for each in region.allocation.slices] == [part().memory_bytes]
+
+
+@pytest.mark.parametrize("env", [(WITH_UUID,), ()], ids=["slice", "nothing"])
+async def test_links_of_services_and_options_of_our_programs_stay(
+    node: PodNode, tmp_path: Path, env: tuple[str, ...]
+) -> None:
+    """The launcher asks about any name that begins with `VGPU_`."""
+    others = ["VGPU_SERVICE_HOST=10.0.0.1", "VGPU_A_PORT_80_TCP=x", "VGPU_CONFIG=/c", "VGPU_X=1"]
+    bundle = Bundle(tmp_path / "bundle", pod_spec(*env, *others))
+    if not env:
+        node.answers.replace([])
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "low-level"
+    found = bundle.spec()["process"]["env"]
+    assert [entry for entry in found if entry in others] == others
+    assert sees(bundle) == (CARD if env else "void")
 
 
 async def test_a_request_without_a_pod_s_slice_sees_nothing(node: PodNode, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
-from runtime_shim.request import MAX_COUNT, RequestError, parse_request
+from runtime_shim.request import MAX_COUNT, RESERVED_VARIABLES, RequestError, parse_request
 from runtime_shim.spec import environment
 from tests.runtime_shim.specs import plain_spec
 
@@ -160,7 +160,16 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         ({"VGPU_MEMORY": "1Gi", "VGPU_MODEL": "\udcff"}, "is not UTF-8"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_MODEL": "H100,"}, "VGPU_MODEL='H100,' has an empty item"),
         ({"VGPU_MEMORY": "1Gi", "VGPU_FOO": "1"}, "VGPU_FOO='1' is not a variable of vgpu"),
-        ({"VGPU_MEMROY": "1Gi"}, "VGPU_MEMROY.*did you mean VGPU_MEMORY"),
+        ({"VGPU_MEMROY": "1Gi"}, r"VGPU_MEMROY.*did you mean VGPU_MEMORY\?"),
+        ({"VGPU_MEMORY": "1Gi", "VGPU_UUID": GPU}, r"VGPU_UUID=.*did you mean VGPU_UUIDS\?"),
+        ({"VGPU_MODELS": "H100"}, r"did you mean VGPU_MODEL\?"),
+        ({"VGPU_WIEGHT": "1"}, r"did you mean VGPU_WEIGHT\?"),
+        ({"VGPU_UUIDS": GPU}, "VGPU_MEMORY is not set"),
+        ({"VGPU_CARD_POLICY": "spread"}, "VGPU_MEMORY is not set"),
+        *(
+            ({"VGPU_MEMORY": "1Gi", name: "1"}, f"{name}='1' is not available yet in this version")
+            for name in sorted(RESERVED_VARIABLES)
+        ),
     ],
 )
 def test_a_mistake_is_refused_with_one_sentence(env: dict[str, str], message: str) -> None:
@@ -193,6 +202,9 @@ def test_of_a_variable_that_is_set_twice_the_last_one_counts_as_in_runc() -> Non
     assert parse_request(environment(spec)).memory[0].bytes == 2**30
 
 
-@pytest.mark.parametrize("name", ["VGPU_CONTAINER_UUID", "VGPU_LOG", "OTHER", "vgpu_memory"])
+@pytest.mark.parametrize(
+    "name",
+    ["VGPU_CONTAINER_UUID", "VGPU_LOG", "VGPU_CONFIG", "VGPU_NODE_NAME", "OTHER", "vgpu_memory"],
+)
 def test_a_name_that_is_no_request_is_ignored(name: str) -> None:
     assert parse_request({"VGPU_MEMORY": "1Gi", name: "?"}).count == 1

@@ -56,7 +56,9 @@ def rule(access: str = "rwm", allow: bool = True, **fields: Any) -> dict[str, An
         "CUDA_OVERSUBSCRIBE=true",
         "GPU_CORE_UTILIZATION_POLICY=disable",
         "VGPU_MEMORY=1Gi",
-        "VGPU_PORT=tcp://1",
+        "VGPU_MODEL=H100",
+        "VGPU_WEIGHT=1000",
+        "VGPU_LOG=debug",
     ],
 )
 def test_a_variable_that_widens_a_slice_is_removed(entry: str) -> None:
