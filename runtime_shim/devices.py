@@ -67,10 +67,13 @@ _DRIVER = "libcuda.so.1"
 # Names under which programs open a library beside its soname: some ask for the development link.
 _ALIASES: Mapping[str, Sequence[str]] = {_DRIVER: ("libcuda.so",)}
 
-# Nodes beside those of the cards, and the capability that needs them ("" = every one).
+_UVM_NODE = "/dev/nvidia-uvm"
+
+# Nodes beside those of the cards, and the capability that needs them ("" = every one). Those that
+# the host lacks are left out: in a user namespace a runtime binds the host's own node.
 CONTROL_NODES = {
     "/dev/nvidiactl": "",
-    "/dev/nvidia-uvm": "compute",
+    _UVM_NODE: "compute",
     "/dev/nvidia-uvm-tools": "compute",
     "/dev/nvidia-modeset": "graphics",
 }
@@ -103,6 +106,8 @@ class DriverFiles:
     programs: Sequence[DriverFile] = ()
     kernel_module: bool = True
     """False for a driver without a kernel part, which has no nodes to give (a simulated one)."""
+    unified_memory: bool = False
+    """The module nvidia-uvm is loaded, whose node every CUDA program opens."""
 
 
 def driver_edits(
@@ -123,6 +128,11 @@ def driver_edits(
     if files.kernel_module and minors:
         nodes = [_card(files, minor) for minor in dict.fromkeys(minors)]
         nodes += [_mig_capability(files, minor) for minor in dict.fromkeys(mig_capabilities)]
+        if "compute" in capabilities and files.unified_memory and _UVM_NODE not in files.controls:
+            raise RefusedError(
+                f"the host has no {_UVM_NODE}, without which no CUDA program starts",
+                "make it on the host with nvidia-modprobe -u -c=0",
+            )
         nodes += [
             files.controls[path]
             for path, needed_by in CONTROL_NODES.items()

@@ -26,6 +26,7 @@ _USUAL_FOLDERS = (
 )
 _USUAL_PROGRAM_FOLDERS = ("usr/bin", "usr/local/nvidia/bin", "usr/local/bin", "opt/bin")
 
+_UVM_MODULE = "nvidia-uvm"
 _NODE_FOLDERS = ("dev", "dev/nvidia-caps")
 _CARD_NODE = re.compile(r"nvidia([0-9]+)")
 _MIG_NODE = re.compile(r"nvidia-cap([0-9]+)")
@@ -33,10 +34,6 @@ _VERSION = re.compile(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
 _LDCONFIG_LINE = re.compile(r"\s(?:libcuda|libnvidia-ml)\.so\.1 \([^)]*\) => (/\S+)")
 _MAJOR = re.compile(r"^ *([0-9]+) (nvidia\S*|gdrdrv)$", re.MULTILINE)
 _MIG_MINOR = re.compile(r"^DeviceFileMinor:\s*([0-9]+)", re.MULTILINE)
-
-# Nodes that the driver's own helper makes on first use; their numbers are known without them.
-# Source: nvidia-modprobe, nvidia-modprobe-utils.c.
-_UVM_MINORS = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
 
 
 class DriverCache:
@@ -67,10 +64,6 @@ def discover_driver(where: config.Driver) -> DriverFiles:
     version = _kernel_version(root) or _version_of_files(folders)
     majors = character_majors(root / "proc/devices")
     nodes = {node.path: node for node in _nodes(root)}
-    for name, minor in _UVM_MINORS.items():
-        if "nvidia-uvm" in majors and f"/dev/{name}" not in nodes:
-            node = DeviceNode(path=f"/dev/{name}", major=majors["nvidia-uvm"], minor=minor)
-            nodes[node.path] = node
     cards = _numbered(nodes, _CARD_NODE)
     mig_capabilities = _numbered(nodes, _MIG_NODE)
     numbered = {node.path for node in (*cards.values(), *mig_capabilities.values())}
@@ -82,6 +75,7 @@ def discover_driver(where: config.Driver) -> DriverFiles:
         libraries=list(_libraries(folders, version)),
         programs=list(_programs(root, folders)),
         kernel_module=bool(nodes or majors),
+        unified_memory=_UVM_MODULE in majors,
     )
 
 

@@ -301,8 +301,22 @@ def host_nodes(node: Node) -> Iterator[None]:
         target.unlink()
 
 
+@pytest.fixture
+def unified_memory(node: Node) -> None:
+    """Load nvidia-uvm on a host whose driver's helper has made one of its two nodes."""
+    tree = node.directory / "driver"
+    (tree / "proc").mkdir(exist_ok=True)
+    (tree / "proc/devices").write_text("Character devices:\n234 nvidia-uvm\n")
+    os.mknod(tree / "dev/nvidia-uvm", stat.S_IFCHR, os.makedev(234, 0))
+    time.sleep(1.1)  # the agent looks for the driver anew after a second
+
+
 def test_a_user_namespace_works(
-    host_nodes: None, runtime: OciRuntime, make_bundle: MakeBundle, scratch: Path
+    unified_memory: None,
+    host_nodes: None,
+    runtime: OciRuntime,
+    make_bundle: MakeBundle,
+    scratch: Path,
 ) -> None:
     image = build_rootfs(scratch / "image")
     subprocess.run(["chown", "-R", "100000:100000", str(image)], check=True)
@@ -319,3 +333,5 @@ def test_a_user_namespace_works(
     seen = probe_in(runtime, "a", "--until-refused", "64m")
     assert totals(seen) == {2 * GIB}
     assert seen["words"][0]["bytes"] == 2 * GIB
+    nodes = [word for word in runtime.exec("a", "ls", "/dev").split() if "nvidia" in word]
+    assert sorted(nodes) == ["nvidia-uvm", "nvidia0", "nvidiactl"]

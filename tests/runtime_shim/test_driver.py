@@ -78,6 +78,8 @@ def root(tmp_path: Path, needs_root: None) -> Path:
         ("nvidia1", 195, 1),
         ("nvidiactl", 195, 255),
         ("nvidia-modeset", 195, 254),
+        ("nvidia-uvm", 234, 0),
+        ("nvidia-uvm-tools", 234, 1),
         ("nvidia-caps/nvidia-cap1", 511, 1),
         ("nvidia-caps/nvidia-cap30", 511, 30),
         ("null", 1, 3),
@@ -125,13 +127,25 @@ def test_the_driver_is_found_as_one_version(root: Path) -> None:
     assert sorted(files.mig_capabilities) == [1, 30]
 
 
-def test_uvm_nodes_are_given_before_anybody_made_them(root: Path) -> None:
+def test_a_node_that_the_host_lacks_is_not_made_up(root: Path) -> None:
+    """In a user namespace a runtime binds the host's node, and fails without one."""
+    for name in ("nvidia-uvm-tools", "nvidia-modeset"):
+        (root / "dev" / name).unlink()
+
+    files = discover_driver(config.Driver(root=root))
+    edits = driver_edits(files, [0], FACTS, ("compute", "graphics"))
+
+    expected = ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert [node.path for node in edits.devices] == expected
+
+
+def test_without_the_node_of_unified_memory_no_cuda_program_is_started(root: Path) -> None:
+    (root / "dev/nvidia-uvm").unlink()
     files = discover_driver(config.Driver(root=root))
 
-    assert files.controls["/dev/nvidia-uvm"] == DeviceNode(
-        path="/dev/nvidia-uvm", major=234, minor=0
-    )
-    assert files.controls["/dev/nvidia-uvm-tools"].minor == 1
+    with pytest.raises(RefusedError, match="no /dev/nvidia-uvm, .*nvidia-modprobe -u -c=0"):
+        driver_edits(files, [0], FACTS, ("compute",))
+    assert driver_edits(files, [0], FACTS, ("utility",)).devices
 
 
 def test_a_configured_folder_is_the_only_one(root: Path, tmp_path: Path) -> None:
