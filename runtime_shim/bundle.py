@@ -16,7 +16,7 @@ import os
 import stat
 
 from runtime_shim.errors import RefusedError
-from runtime_shim.spec import Spec
+from runtime_shim.spec import Spec, items, section
 
 CONFIG = "config.json"
 _DRAFT = ".config.json.vgpu"
@@ -35,7 +35,10 @@ class Bundle:
     """The folder of one container, for one create. Borrows the descriptor and never closes it."""
 
     def __init__(self, directory_fd: int, *, owner_uid: int = 0) -> None:
-        """`owner_uid`: the only user who may be able to change the bundle under our hands."""
+        """`owner_uid`: who alone may write config.json. The folder may also belong to the root of
+        the container's own user namespace: podman gives it away, and the engine that then reads
+        config.json there as root trusts that user in any case.
+        """
         self._directory_fd = directory_fd
         self._owner_uid = owner_uid
         self._raw = b""
@@ -48,14 +51,19 @@ class Bundle:
         follow it: no engine makes one, and replacing it would leave its target behind.
         """
         try:
-            self._check_owner(os.fstat(self._directory_fd), "the bundle folder")
+            folder = os.fstat(self._directory_fd)
             raw, status = self._read_file()
         except OSError as error:
             raise BundleError(f"cannot read {CONFIG}: {_cause(error)}", _REMEDY) from error
         if len(raw) > MAX_CONFIG_BYTES:
             raise BundleError(f"{CONFIG} is larger than {MAX_CONFIG_BYTES >> 20} MiB", _REMEDY)
+        spec = parse_spec(raw)
+        if folder.st_uid == self._owner_uid or folder.st_uid != _mapped_root(spec):
+            self._check_owner(folder, "the bundle folder", self._owner_uid)
+        else:
+            self._check_owner(folder, "the bundle folder", folder.st_uid)
         self._raw, self._status = raw, status
-        return parse_spec(raw)
+        return spec
 
     def write(self, spec: Spec) -> None:
         """Put `spec` in place of what `read` returned, in one step, with its owner and mode.
@@ -95,9 +103,13 @@ class Bundle:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
+            folder = self._directory_fd
+            os.rename(_DRAFT, CONFIG, src_dir_fd=folder, dst_dir_fd=folder)
+            written = os.stat(CONFIG, dir_fd=folder, follow_symlinks=False)
+            if not os.path.samestat(written, os.fstat(fd)):
+                raise BundleError(f"{CONFIG} was replaced while it was written", _REMEDY)
         finally:
             os.close(fd)
-        os.rename(_DRAFT, CONFIG, src_dir_fd=self._directory_fd, dst_dir_fd=self._directory_fd)
 
     def _open_draft(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -112,19 +124,31 @@ class Bundle:
             raise BundleError(f"{CONFIG} is not a regular file", _REMEDY)
         if status.st_size > MAX_CONFIG_BYTES:
             raise BundleError(f"{CONFIG} is larger than {MAX_CONFIG_BYTES >> 20} MiB", _REMEDY)
-        self._check_owner(status, CONFIG)
+        self._check_owner(status, CONFIG, self._owner_uid)
 
-    def _check_owner(self, status: os.stat_result, what: str) -> None:
+    def _check_owner(self, status: os.stat_result, what: str, owner_uid: int) -> None:
         writable = status.st_mode & stat.S_IWOTH or (
             status.st_mode & stat.S_IWGRP and status.st_gid != 0
         )
-        if status.st_uid != self._owner_uid or writable:
+        if status.st_uid != owner_uid or writable:
             raise BundleError(
                 f"{what} can be changed by others than its owner"
-                if status.st_uid == self._owner_uid
-                else f"{what} belongs to uid {status.st_uid}, not to {self._owner_uid}",
+                if status.st_uid == owner_uid
+                else f"{what} belongs to uid {status.st_uid}, not to {owner_uid}",
                 "vgpu needs an engine that runs as root and keeps its bundles to itself",
             )
+
+
+def _mapped_root(spec: Spec) -> int | None:
+    """Return who root of the container's own user namespace is on the host; None without one."""
+    linux = section(spec, "linux")
+    if not any(namespace.get("type") == "user" for namespace in items(linux, "namespaces")):
+        return None
+    for mapping in items(linux, "uidMappings"):
+        host, size = mapping.get("hostID"), mapping.get("size")
+        if mapping.get("containerID") == 0 and type(host) is int and type(size) is int and size > 0:
+            return host
+    return None
 
 
 def parse_spec(raw: bytes) -> Spec:

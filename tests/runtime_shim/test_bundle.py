@@ -162,6 +162,93 @@ def test_another_users_bundle_is_refused(folder: Path) -> None:
     os.close(fd)
 
 
+MAPPED_ROOT = 100000
+
+
+def _mapping(**fields: object) -> dict[str, object]:
+    return {"containerID": 0, "hostID": MAPPED_ROOT, "size": 65536, **fields}
+
+
+def _spec(*mappings: dict[str, object], namespace: str = "user") -> bytes:
+    linux = {"namespaces": [{"type": namespace}], "uidMappings": list(mappings)}
+    return json.dumps({"linux": linux}).encode()
+
+
+@pytest.fixture
+def given_away(folder: Path, bundle: Bundle, needs_root: None) -> Bundle:
+    """Return a bundle whose folder belongs to the mapped root, as podman makes it."""
+    (folder / "config.json").write_bytes(_spec(_mapping()))
+    folder.chmod(0o700)
+    os.chown(folder, MAPPED_ROOT, MAPPED_ROOT)
+    return bundle
+
+
+def test_a_folder_of_the_containers_own_mapped_root_is_taken(
+    folder: Path, given_away: Bundle
+) -> None:
+    spec = given_away.read()
+    given_away.write({**spec, "hostname": "x"})
+
+    assert json.loads((folder / "config.json").read_text())["hostname"] == "x"
+    assert (folder / "config.json").stat().st_uid == os.getuid()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{}",
+        _spec(),
+        _spec(_mapping(), namespace="pid"),
+        _spec(_mapping(hostID=200000)),
+        _spec(_mapping(containerID=1)),
+        _spec(_mapping(size=0)),
+        _spec(_mapping(hostID="100000")),
+        _spec(_mapping(hostID=200000), _mapping()),
+    ],
+)
+def test_a_folder_of_anybody_else_is_refused(folder: Path, given_away: Bundle, raw: bytes) -> None:
+    (folder / "config.json").write_bytes(raw)
+
+    with pytest.raises(BundleError, match=f"folder belongs to uid {MAPPED_ROOT}, not to"):
+        given_away.read()
+
+
+def test_a_mapped_root_that_wrote_the_spec_itself_is_refused(
+    folder: Path, given_away: Bundle
+) -> None:
+    os.chown(folder / "config.json", MAPPED_ROOT, MAPPED_ROOT)
+
+    with pytest.raises(BundleError, match=r"config.json belongs to uid 100000, not to 0"):
+        given_away.read()
+
+
+def test_a_folder_of_the_mapped_root_that_others_can_write_is_refused(
+    folder: Path, given_away: Bundle
+) -> None:
+    folder.chmod(0o770)
+
+    with pytest.raises(BundleError, match="the bundle folder can be changed by others"):
+        given_away.read()
+
+
+def test_a_file_that_is_put_in_the_place_of_ours_is_refused(
+    folder: Path, given_away: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns the folder may rename and remove files in it while it is edited."""
+    spec = given_away.read()
+    rename = os.rename
+
+    def swapped(source: str, target: str, **folders: int) -> None:
+        (folder / source).unlink()
+        (folder / source).write_bytes(_spec(_mapping()))
+        rename(source, target, **folders)
+
+    monkeypatch.setattr(os, "rename", swapped)
+
+    with pytest.raises(BundleError, match="was replaced while it was written"):
+        given_away.write({**spec, "hostname": "x"})
+
+
 @given(value=JSON)
 def test_every_value_survives(value: object) -> None:
     assert parse_spec(render_spec({"x": value})) == {"x": value}
