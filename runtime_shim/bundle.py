@@ -58,10 +58,9 @@ class Bundle:
         if len(raw) > MAX_CONFIG_BYTES:
             raise BundleError(f"{CONFIG} is larger than {MAX_CONFIG_BYTES >> 20} MiB", _REMEDY)
         spec = parse_spec(raw)
-        if folder.st_uid == self._owner_uid or folder.st_uid != _mapped_root(spec):
-            self._check_owner(folder, "the bundle folder", self._owner_uid)
-        else:
-            self._check_owner(folder, "the bundle folder", folder.st_uid)
+        given_away = folder.st_uid != self._owner_uid and folder.st_uid == _mapped_root(spec)
+        owner_uid = folder.st_uid if given_away else self._owner_uid
+        self._check_owner(folder, "the bundle folder", owner_uid)
         self._raw, self._status = raw, status
         return spec
 
@@ -139,12 +138,17 @@ class Bundle:
             )
 
 
+def has_user_namespace(spec: Spec) -> bool:
+    """Tell whether a container is in another user namespace than its engine."""
+    namespaces = items(section(spec, "linux"), "namespaces")
+    return any(namespace.get("type") == "user" for namespace in namespaces)
+
+
 def _mapped_root(spec: Spec) -> int | None:
     """Return who root of the container's own user namespace is on the host; None without one."""
-    linux = section(spec, "linux")
-    if not any(namespace.get("type") == "user" for namespace in items(linux, "namespaces")):
+    if not has_user_namespace(spec):
         return None
-    for mapping in items(linux, "uidMappings"):
+    for mapping in items(section(spec, "linux"), "uidMappings"):
         host, size = mapping.get("hostID"), mapping.get("size")
         if mapping.get("containerID") == 0 and type(host) is int and type(size) is int and size > 0:
             return host

@@ -7,10 +7,12 @@ starts with exactly that, or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Protocol
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, encode_answer
-from runtime_shim.bundle import Bundle
+from runtime_shim.bundle import Bundle, has_user_namespace
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
@@ -48,7 +50,7 @@ from runtime_shim.policy import (
     driver_capabilities,
     treat_unmanaged,
 )
-from runtime_shim.processes import boot_id, boottime_ns
+from runtime_shim.processes import boot_id, boottime_ns, pid_of
 from runtime_shim.region import Regions, check_allocation
 from runtime_shim.request import parse_request
 from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
@@ -473,7 +475,9 @@ class Creator:
     def _inspect(self, creation: _Creation, spec: Spec, library: bool) -> RootfsFacts:
         check_namespaces(spec)
         self._check_doors(creation, spec)
-        facts = inspect_rootfs(creation.launch.bundle_fd, spec, library=library)
+        launch = creation.launch
+        with _view(launch.launcher_pidfd if has_user_namespace(spec) else None) as view_fd:
+            facts = inspect_rootfs(launch.bundle_fd, spec, library=library, view_fd=view_fd)
         for note in facts.notes:
             logger.info(
                 "rootfs", extra={"container_id": creation.launch.container_id, "note": note}
@@ -677,6 +681,29 @@ class _Creation:
         """What config.json becomes for a container that sees no GPU."""
         self.step = "bundle"
         """Where it is, as counters.REFUSALS names it."""
+
+
+@contextlib.contextmanager
+def _view(pidfd: int | None) -> Iterator[int | None]:
+    """Open the `/` of a launcher; nothing without one. Raises RefusedError.
+
+    Podman mounts the root of a container with a user namespace in a mount namespace of its own, so
+    that the agent's own look would find an empty folder, and no loader to judge.
+    """
+    if pidfd is None:
+        yield None
+        return
+    try:
+        fd = os.open(f"/proc/{pid_of(pidfd)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RefusedError(
+            f"the node agent cannot see the root as its engine does ({error.strerror})",
+            "let the node agent look at processes of the engine (CAP_SYS_PTRACE)",
+        ) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def verdict_seconds(config: Config) -> float:

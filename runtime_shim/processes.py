@@ -72,6 +72,12 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def pid_of(pidfd: int) -> int:
+    """Return the PID behind a pidfd; -1 once it has ended. Source: pidfd_open(2)."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as lines:
+        return next(int(line[4:]) for line in lines if line.startswith("Pid:"))
+
+
 def alive(pidfds: list[int]) -> set[int]:
     """Return those of `pidfds` whose process has not ended."""
     poll = select.poll()

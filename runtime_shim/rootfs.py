@@ -72,15 +72,19 @@ class RootfsFacts:
     """For the log."""
 
 
-def inspect_rootfs(bundle_fd: int, spec: Spec, *, library: bool = True) -> RootfsFacts:
+def inspect_rootfs(
+    bundle_fd: int, spec: Spec, *, library: bool = True, view_fd: int | None = None
+) -> RootfsFacts:
     """Return the facts of the root that `spec` names, relative to the bundle.
+
+    `view_fd`: the `/` of the mount namespace in which an absolute path of a root is to be read.
 
     `spec` is already stripped: mounts of an earlier run of ours would be taken for the user's.
     Raises RefusedError when the vgpu library could not work there; `library=False` asks for a
     container that gets none (whole cards), and leaves these checks out.
     """
     with (
-        _open_root(bundle_fd, spec) as root_fd,
+        _open_root(bundle_fd, spec, view_fd) as root_fd,
         contextlib.closing(Tree(root_fd, bundle_fd, spec)) as tree,
     ):
         preload, objection, notes = b"", None, list[str]()
@@ -111,14 +115,17 @@ def merge_preload(library: str, own: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _open_root(bundle_fd: int, spec: Spec) -> Iterator[int]:
+def _open_root(bundle_fd: int, spec: Spec, view_fd: int | None) -> Iterator[int]:
     path = section(spec, "root").get("path")
     if not isinstance(path, str) or not path or "\0" in path:
         raise RefusedError(
             "config.json names no rootfs", "the engine has to write root.path; see its log"
         )
     try:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
+        if view_fd is not None and path.startswith("/"):
+            fd = open_in_root(view_fd, path, os.O_PATH | os.O_DIRECTORY)
+        else:
+            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
     except OSError as error:
         raise _cannot_read(f"the rootfs {path!r}", error) from error
     try:
