@@ -18,6 +18,7 @@ QUICK = {
     "sync": ("--nodes", "100", "--pods", "1000", "--starts", "1"),
     "fit": ("--nodes", "200", "--allocations", "4000", "--rounds", "10"),
     "schedule": ("--nodes", "100", "--pods", "200", "--rounds", "1"),
+    "soak": ("--pods", "300", "--every", "100", "--living", "20"),
 }
 
 

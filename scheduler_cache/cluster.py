@@ -10,8 +10,10 @@ end of a pod was known.
 The rules, in short. Only a pod that is bound (or that the leader has just chosen cards for) holds
 slices. It holds them until it is terminal or gone **and** its node's agent, in a report that
 arrives after that, no longer lists it as running, or the node's Lease is lost past the eviction
-time. What an agent reports running and no pod explains holds as an orphan. What cannot be read, or
-names cards that the node does not have, blocks what was asked for on every card of the node.
+time. Agents report to the leader alone: the other replicas hear of ends from it (`ends`,
+`apply_ends`). Where no agent of ours ever was, the API server's word is enough. What an agent
+reports running and no pod explains holds as an orphan. What cannot be read, or names cards that
+the node does not have, blocks what was asked for on every card of the node.
 
 Not thread-safe: one event loop owns it. Nothing is written anywhere: a leader writes the
 annotations of a `Reservation` with the Binding, then calls `confirm`.
@@ -35,6 +37,7 @@ from scheduler_cache.dialects.dialect import (
 )
 from scheduler_cache.dialects.native import ISOLATION, NATIVE
 from scheduler_cache.dialects.registry import Dialects
+from scheduler_cache.ends import Ends
 from scheduler_cache.errors import (
     NoSliceError,
     NotBelievedError,
@@ -44,7 +47,13 @@ from scheduler_cache.errors import (
     WrongNodeError,
 )
 from scheduler_cache.fit import policy_of
-from scheduler_cache.inventory import at_work, inventory_of, registrations_of, served_resources
+from scheduler_cache.inventory import (
+    at_work,
+    inventory_of,
+    registrations_of,
+    served_resources,
+    without_agent,
+)
 from scheduler_cache.model import (
     Allocation,
     Card,
@@ -154,6 +163,7 @@ class Cluster:
         self._claimants: dict[str, set[str]] = {}
         self._owners: dict[str, dict[str, Pod]] = {}
         self._deleted: dict[str, tuple[int, int]] = {}
+        """Version and time of each deletion; the oldest is first."""
         self._restless: set[str] = set()
         """Uids of the pods that time alone may change."""
         self._objectless: dict[str, int | None] = {}
@@ -305,10 +315,61 @@ class Cluster:
             return Deltas()  # a sign of life, as most reports are
         return self._settle((self._reclaim(name) | {name}, pods), now_ns)
 
-    def forget_reports(self) -> None:
-        """Drop what agents told; for tests of what survives."""
-        for inputs in self._nodes.values():
-            inputs.report = None
+    def forget_reports(self, now_ns: int) -> Iterator[Deltas]:
+        """Drop what agents have told until now, a few nodes at each step; to be exhausted.
+
+        For a replica that leads no longer: what runs on the nodes, it hears no more.
+        """
+        told = [(name, each.report) for name, each in self._nodes.items() if each.report]
+        for start in range(0, len(told), _NODES_AT_ONCE):
+            changed: set[str] = set()
+            for name, report in told[start : start + _NODES_AT_ONCE]:
+                inputs = self._nodes.get(name)
+                if inputs is not None and inputs.report is report:
+                    inputs.report = None
+                    changed |= self._reclaim(name) | {name}
+            yield self._settle((changed, set()), now_ns)
+
+    # What the leader tells the other replicas
+
+    def ends(self, version: int) -> Ends:
+        """Return which of the pods that have ended still hold slices.
+
+        `version`: the resourceVersion up to which every event of a pod was applied here.
+        """
+        held: dict[str, set[str] | None] = {}
+        for name, view in self._views.items():
+            if view.inventory.cards and not self._heard_all(name):
+                # An earlier leader may have heard of containers there that nothing here explains.
+                held[name] = None
+            elif view.orphans:
+                held[name] = set(view.orphans)
+        for uid in self._restless:
+            record = self._records.get(uid)
+            if record is not None and record.ending:
+                named = held.setdefault(record.node_name, set())
+                if named is not None:
+                    named.add(uid)
+        return Ends(
+            version=version,
+            held={name: None if uids is None else frozenset(uids) for name, uids in held.items()},
+        )
+
+    def apply_ends(self, ends: Ends, now_ns: int) -> Deltas:
+        """Take what the leader says of ended pods. Saying it again changes nothing."""
+        changed: set[str] = set()
+        pods: set[str] = set()
+        for uid in list(self._restless):
+            record = self._records.get(uid)
+            if (
+                record is not None
+                and record.ending
+                and ends.covers(record.node_name, uid, record.ended_version)
+            ):
+                changed.add(record.node_name)
+                self._finish(record)
+                pods.add(uid)
+        return self._settle((changed, pods), now_ns)
 
     # The clock
 
@@ -332,13 +393,20 @@ class Cluster:
             ):
                 changed |= self._drop_assumption(record)
                 pods.add(uid)
-            if record.ending and self._lost(record.node_name, now_ns):
+            if record.ending and (
+                self._lost(record.node_name, now_ns) or self._without_agent(record.node_name)
+            ):
                 changed.add(record.node_name)
                 self._finish(record)
                 pods.add(uid)
-        for uid, (_, deleted_ns) in list(self._deleted.items()):
-            if now_ns - deleted_ns >= self._remember_ns and uid not in self._records:
-                del self._deleted[uid]
+        faded = []
+        for uid, (_, deleted_ns) in self._deleted.items():
+            if now_ns - deleted_ns < self._remember_ns:
+                break  # they were noted in the order of time
+            if uid not in self._records:
+                faded.append(uid)
+        for uid in faded:
+            del self._deleted[uid]
         deltas = self._settle((changed, pods), now_ns)
         self._forget_nodes(deltas, now_ns)
         return deltas
@@ -586,6 +654,9 @@ class Cluster:
             assumed=known.assumed if known and not pod.node_name and not pod.terminal else None,
             finished=known.finished and pod.terminal if known else False,
         )
+        if pod.terminal:
+            earlier = known.ended_version if known and known.pod.terminal else 0
+            record.ended_version = earlier or pod.version
         self._deleted.pop(uid, None)
         self._remember(record)
         # A pod that ended before anybody sent it anywhere never held anything.
@@ -607,6 +678,7 @@ class Cluster:
             self._deleted[uid] = (record.pod.version, since_ns)
         node_name = record.node_name
         record.gone = True
+        record.ended_version = record.ended_version or version
         self._restless.add(uid)
         if not node_name or record.finished or self._holds_nothing(record):
             self._drop(record)
@@ -743,6 +815,17 @@ class Cluster:
         inputs.kube, inputs.registrations, inputs.unreadable = None, [], []
         self._objectless.setdefault(name, None)
         return self._reclaim(name) | {name}
+
+    def _heard_all(self, node_name: str) -> bool:
+        """Return whether this process knows all that runs on a node."""
+        return self._nodes[node_name].report is not None or self._without_agent(node_name)
+
+    def _without_agent(self, node_name: str) -> bool:
+        """Return whether a node exists, and nothing says that an agent of ours ever was there."""
+        inputs = self._nodes.get(node_name)
+        if inputs is None or inputs.kube is None or inputs.report is not None:
+            return False
+        return without_agent(inputs.kube)
 
     def _lost(self, node_name: str, now_ns: int) -> bool:
         inputs = self._nodes.get(node_name)

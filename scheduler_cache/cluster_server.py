@@ -23,6 +23,7 @@ from scheduler_cache import cluster_extender
 from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_admission import Admission
+from scheduler_cache.cluster_ends import Relay
 from scheduler_cache.cluster_feed import Feed
 from scheduler_cache.cluster_leader import Leader, epoch_floor
 from scheduler_cache.cluster_metrics import Metrics
@@ -104,6 +105,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 each.upkeep.changed(deltas)
 
         feed = Feed(client, cluster, watchers, chores=chores, timing=timing)
+        relay = Relay(cluster, feed, lambda: leaders[0].check())
         election = Election(
             client,
             kubernetes.namespace,
@@ -116,6 +118,8 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
                 retry_seconds=kubernetes.retry_seconds,
             ),
             epoch_floor=lambda: epoch_floor(cluster),
+            said=relay.said,
+            heard=relay.heard,
         )
         leader = Leader(
             client,

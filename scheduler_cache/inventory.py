@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from scheduler_cache.dialects.dialect import Dialect, Registration, matches, tried
-from scheduler_cache.dialects.native import cordoned
+from scheduler_cache.dialects.native import INVENTORY, cordoned
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.model import Card
 from scheduler_cache.pod import KubeNode
@@ -75,6 +75,15 @@ def served_resources(node: KubeNode, reported: frozenset[str] | None) -> frozens
         return reported
     text = node.annotations.get(SERVED, "")
     return frozenset(part for item in text.split(",") if (part := item.strip()))
+
+
+def without_agent(node: KubeNode) -> bool:
+    """Return whether a Node carries nothing that the leader writes of what an agent reports."""
+    return (
+        NODE_LABEL not in node.labels
+        and INVENTORY not in node.annotations
+        and SERVED not in node.annotations
+    )
 
 
 def at_work(dialect: Dialect, node: KubeNode, served: Collection[str]) -> bool:

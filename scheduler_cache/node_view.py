@@ -73,6 +73,8 @@ class NodeView:
     """Pods that lost a card to a later leader's decision, by uid."""
     holds: dict[str, list[Hold]] = field(default_factory=dict)
     """Who holds something of a card."""
+    orphans: frozenset[str] = frozenset()
+    """Uids of the pods of containers that run and belong to no pod that holds them."""
     notices: dict[Notice, None] = field(default_factory=dict)
     refusal: str = ""
     """Why nothing new is placed on the whole node."""
@@ -172,7 +174,11 @@ def view_of(
         ids = {record.ids[name] for name in one.names if name in record.ids}
         # What somebody wrote and we do not believe may be less than what runs: that counts, too.
         held_ids |= ids - told.keys() if one.doubt else ids
-    orphans = _hold_orphans(view, told, running - held_ids)
+    unknown = running - held_ids
+    orphans = _hold_orphans(view, told, unknown)
+    view.orphans = frozenset(
+        pod.uid for each in unknown if each in told and (pod := told[each].pod) is not None
+    )
     _settle(view, given, orphans, contested)
     return view
 

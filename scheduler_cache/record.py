@@ -68,6 +68,8 @@ class Record:
     """The API server no longer knows it."""
     finished: bool = False
     """Terminal or gone, and then its end was reported or its node was lost: it holds nothing."""
+    ended_version: int = 0
+    """The resourceVersion at which it was first seen to be terminal or gone; 0: not known."""
     ids: Mapping[str, str] = field(default_factory=dict)
     """Allocation ids by container name, of containers that ask or were given something."""
 

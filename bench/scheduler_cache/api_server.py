@@ -16,13 +16,15 @@ from aiohttp import web
 
 from bench.scheduler_cache import synthetic
 from bench.scheduler_cache.synthetic import Size
-from tests.fakes.apiserver import FakeApiServer, Place
+from tests.fakes.apiserver import Event, FakeApiServer, Place
 
 _PODS = "/api/v1/pods"
 _NODES = "/api/v1/nodes"
 _DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 _FIRST_VERSION = 1_000_000
 OWN_POD = "replica-0"
+# A watch looks through all of it at each event.
+_MOST_HISTORY = 2000
 
 
 class BulkApiServer(FakeApiServer):
@@ -49,6 +51,14 @@ class BulkApiServer(FakeApiServer):
             "spec": {},
         }
         self.objects[_PODS] = {("vgpu-system", OWN_POD): own}
+
+    async def _record(self, event: Event) -> None:
+        """Remember what happened last alone, as etcd does after a compaction."""
+        if len(self.history) >= _MOST_HISTORY:
+            del self.history[: _MOST_HISTORY // 2]
+            self.oldest = self.history[0].version
+            self.requests.clear()
+        await super()._record(event)
 
     def _list(self, request: web.Request, place: Place) -> web.Response:
         if place.collection != _PODS or place.namespace:

@@ -3,7 +3,8 @@
 
 Lines of JSON on standard output: `synced`, then one answer for each line of standard input:
 `bind FIRST COUNT SIZE_NODES RATE`, `report NODES CARDS` (what the agents of all nodes would tell),
-`verbs` (the extender's answers so far), `pauses`. It ends with its input.
+`verbs` (the extender's answers so far), `leads`, `state` (what it remembers and what that costs),
+`pauses`. It ends with its input.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from scheduler_cache.cache import Report
 from scheduler_cache.cluster_server import Running, running
 from scheduler_cache.config import Config
 from scheduler_cache.model import Node
+
+_TRIES = 5
 
 
 class Collector:
@@ -110,6 +113,30 @@ def _verbs(replica: Running) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
+def _state(replica: Running) -> dict[str, object]:
+    """Return how much is remembered, and what it costs to derive a node from it."""
+    gc.collect()
+    cluster = replica.cluster
+    names = cluster.node_names
+    costs = []
+    for name in names:
+        tries = []
+        for _ in range(_TRIES):
+            started = time.thread_time()
+            cluster._derive(name)
+            tries.append(time.thread_time() - started)
+        costs.append(min(tries))
+    views = [view for name in names if (view := cluster.view(name)) is not None]
+    return {
+        "leading": replica.election.leading,
+        "pods": len(replica.feed.pods),
+        "records": len(list(cluster.records)),
+        "held_bytes": sum(use.memory_bytes for view in views for use in view.uses.values()),
+        "derive_us": max(costs, default=0.0) * 1e6,
+        "rss_mib": rss_mib(),
+    }
+
+
 async def _main(config: Config, started_ns: int) -> None:
     collector = Collector()
     async with running(config) as replica:
@@ -133,6 +160,10 @@ async def _main(config: Config, started_ns: int) -> None:
                 answer = _report(replica, *map(int, numbers))
             elif word == "verbs":
                 answer = _verbs(replica)
+            elif word == "leads":
+                answer = replica.election.leading
+            elif word == "state":
+                answer = _state(replica)
             elif word == "bind":
                 await _leading(replica)
                 first, count, nodes, rate = map(int, numbers)

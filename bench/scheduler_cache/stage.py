@@ -96,10 +96,12 @@ class Stage:
         kubeconfig: Path,
         own_pod: str = OWN_POD,
         extender: ExtenderConfig = ExtenderConfig(),  # noqa: B008 - frozen
+        *,
+        name: str = "cache",
     ) -> Path:
-        """Write a configuration for the API server that `kubeconfig` leads to."""
+        """Write a replica's configuration for the API server that `kubeconfig` leads to."""
         config = Config(
-            listen=(f"unix:{self.folder}/cache.sock",),
+            listen=(f"unix:{self.folder}/{name}.sock",),
             drain_seconds=0.1,
             kubernetes=replace(
                 KubernetesConfig(),
@@ -116,7 +118,7 @@ class Stage:
                 extender=extender,
             ),
         )
-        path = self.folder / "cache.toml"
+        path = self.folder / f"{name}.toml"
         path.write_text(str(config))
         return path
 

@@ -141,6 +141,11 @@ class Informer(Generic[ObjectT]):
         """How long ago the API server was heard last."""
         return time.monotonic() - self._contact
 
+    @property
+    def version(self) -> int:
+        """The resource version up to which all was taken in; 0: it is being listed anew."""
+        return number_of(self._resource_version)
+
     def __len__(self) -> int:
         return len(self._known)
 

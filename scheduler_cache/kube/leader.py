@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,16 +56,23 @@ class Election:
         *,
         terms: Terms | None = None,
         epoch_floor: Callable[[], int] = lambda: 0,
+        said: Callable[[], Mapping[str, str]] = dict,
+        heard: Callable[[Mapping[str, str]], None] = lambda annotations: None,
         monotonic: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`said`: annotations to be written on the Lease with each renewal, beside those that it
+        has. `heard` is given the annotations of a Lease that is not ours, at each look at it.
+        """
         self._client = client
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
         self.identity = identity
         self._terms = terms or Terms()
         self._epoch_floor = epoch_floor
+        self._said = said
+        self._heard = heard
         self._monotonic = monotonic
         self._now = now
         self._sleep = sleep
@@ -175,6 +182,11 @@ class Election:
             if seen != self._observed:
                 self._observed, self._observed_at = seen, started
             ours = self._holder == self.identity
+            annotations = lease["metadata"].get("annotations") or {}
+            if ours:
+                lease["metadata"]["annotations"] = {**annotations, **self._said()}
+            else:
+                self._heard(annotations)
             duration = float(spec.get("leaseDurationSeconds") or self._terms.lease_seconds)
             if not ours and self._holder and started < self._observed_at + duration:
                 return False

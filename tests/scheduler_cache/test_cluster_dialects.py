@@ -589,7 +589,8 @@ def test_a_new_leader_takes_our_own_plugin_for_nobody_elses() -> None:
         "vgpu.dev/served-resources": ",".join(resources),
     }
 
-    ours.cluster.forget_reports()
+    for _ in ours.cluster.forget_reports(ours.now):
+        pass
     ours.cluster.apply_node(kube_node(annotations=written, allocatable=capacity), ours.now)
 
     view = ours.cluster.view(NODE)

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from scheduler_cache.cluster import Cluster, Reservation
 from scheduler_cache.dialects.registry import every_dialect
+from scheduler_cache.ends import Ends
 from scheduler_cache.errors import (
     NoRoomError,
     NoSliceError,
@@ -122,6 +123,8 @@ class ClusterMachine(RuleBasedStateMachine):
         self.numbers = 0
         self.pods: dict[str, Pod] = {}
         self.dead: list[str] = []
+        self.said: list[Ends] = []
+        """What leaders said of ended pods; it may be read late."""
         self.old_lists: list[tuple[int, list[dict[str, Any]]]] = []
         self.running: dict[str, list[Container]] = {name: [] for name in NODES}
         self.writes: list[Write] = []
@@ -170,7 +173,8 @@ class ClusterMachine(RuleBasedStateMachine):
         kinds = ["list", "keep", "restart", "lead", "report", "report", "time", "evict"]
         kinds += ["stale"] if self.old_lists else []
         kinds += ["late", "late"] if self.writes else []
-        kinds += ["settle"]
+        kinds += ["settle", "say"]
+        kinds += ["hear", "hear"] if self.said else []
         kind = data.draw(st.sampled_from(kinds))
         if kind == "list":
             self.a_replica_lists_again(which)
@@ -180,6 +184,10 @@ class ClusterMachine(RuleBasedStateMachine):
             self.a_replica_gets_a_stale_list(which, data)
         elif kind == "restart":
             self.a_replica_restarts(which)
+        elif kind == "say":
+            self.the_leader_says_what_has_ended()
+        elif kind == "hear":
+            self.a_follower_hears_it(data)
         elif kind == "lead":
             self.the_leader_changes()
         elif kind == "report":
@@ -288,6 +296,15 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def the_leader_changes(self) -> None:
         self.lead(1 - self.leader)
+
+    def the_leader_says_what_has_ended(self) -> None:
+        """It has taken in all that was written, which is the version that it names."""
+        self.a_replica_lists_again(self.leader)
+        self.said = [*self.said[-2:], self.replicas[self.leader].cluster.ends(self.version)]
+
+    def a_follower_hears_it(self, data: st.DataObject) -> None:
+        ends = data.draw(st.sampled_from(self.said))
+        self.replicas[1 - self.leader].cluster.apply_ends(ends, self.now)
 
     def unbound(self) -> list[str]:
         return [

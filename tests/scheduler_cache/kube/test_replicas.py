@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ from tests.scheduler_cache.kube_objects import gpu
 
 SECOND = "22222222-2222-4333-8444-555555555555"
 THIRD = "33333333-2222-4333-8444-555555555555"
+UUIDS = [f"{number}aaaaaaa-2222-4333-8444-555555555555" for number in range(5)]
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/vgpu-system/leases"
 
 
@@ -453,6 +455,78 @@ async def test_kill_9_of_the_leader_loses_no_allocation(site: Site) -> None:
         assert spec["leaseTransitions"] == 2
         assert spec["holderIdentity"].startswith(f"{new}_")
         assert await asyncio.to_thread(processes[new].terminate) == 0
+
+
+async def test_replicas_that_follow_remember_no_pod_that_has_ended(site: Site) -> None:
+    """Agents report to the leader alone; what it hears of ends, the others read on its Lease."""
+    async with one_node(site, A) as (leader, node), site.replica("replica-1") as follower:
+        await bind(site, leader, asking("kept"))
+        for number in range(5):
+            uid = await bind(site, leader, asking(f"p{number}", UUIDS[number], memory="1Gi"))
+            await known(follower, uid)
+            running = (await node.Resolve(resolve(UUIDS[number]), timeout=20)).allocation
+            await node.ReportNode(report("n1", A, running=[running]), timeout=20)
+            await site.server.remove(PODS, f"p{number}", "default")
+            await until(partial(_all_gone, uid, leader, follower))
+        await node.ReportNode(report("n1", A), timeout=20)
+
+        await until(lambda: _held(follower) == 2 << 30, "the follower has heard of the ends")
+        named = {record.pod.name for record in follower.cluster.records}
+        assert named == {"kept", "replica-0", "replica-1"}
+        assert _held(leader) == 2 << 30
+
+
+async def test_after_a_failover_what_runs_is_held_and_what_ended_is_free(site: Site) -> None:
+    """The first leader dies before it can say that the second pod has ended."""
+    async with AsyncExitStack() as first_ends:
+        await site.server.put(NODES, node_object("n1"))
+        first = await first_ends.enter_async_context(site.replica("replica-0"))
+        await leading(first)
+        async with site.replica("replica-1") as second:
+            async with site.node(first, "n1") as node:
+                await node.ReportNode(report("n1", A), timeout=20)
+                uids = [
+                    await bind(site, first, asking("p1", UUIDS[0])),
+                    await bind(site, first, asking("p2", UUIDS[1])),
+                ]
+                for uid in uids:
+                    await known(second, uid)
+                runs = [
+                    (await node.Resolve(resolve(UUIDS[number]), timeout=20)).allocation
+                    for number in range(2)
+                ]
+                await node.ReportNode(report("n1", A, running=runs), timeout=20)
+                for name in ("p1", "p2"):
+                    await site.server.remove(PODS, name, "default")
+                await until(lambda: all(_gone(second, uid) for uid in uids))
+                site.server.fail("PUT", f"{LEASE}/", times=10**9, code=500, token="replica-0")
+                await node.ReportNode(report("n1", A, running=runs[:1]), timeout=20)
+            await leading(second)
+            assert _held(second) == 4 << 30
+
+            async with site.node(second, "n1") as node:
+                await node.ReportNode(report("n1", A, running=runs[:1]), timeout=20)
+                assert _held(second) == 2 << 30
+                with pytest.raises(NoRoomError):
+                    await bind(site, second, asking("p3", UUIDS[2], memory="7Gi"))
+                await node.ReportNode(report("n1", A), timeout=20)
+                assert await bind(site, second, asking("p4", UUIDS[3], memory="8Gi"))
+                # The first one follows now, and hears of it all.
+                await until(lambda: _held(first) == 8 << 30, "the first leader has forgotten")
+
+
+def _all_gone(uid: str, *replicas: Running) -> bool:
+    return all(_gone(replica, uid) for replica in replicas)
+
+
+def _gone(replica: Running, uid: str) -> bool:
+    record = replica.cluster.record(uid)
+    return record is None or record.gone
+
+
+def _held(replica: Running) -> int:
+    view = replica.cluster.view("n1")
+    return sum(use.memory_bytes for use in view.uses.values()) if view else 0
 
 
 def slice_of_pod(item: dict[str, Any]) -> Allocation:
