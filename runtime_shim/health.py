@@ -90,8 +90,10 @@ class Health:
             logger.warning("error of a program on a card", extra={**extra, "reason": what})
             return
         reason = f"Xid {xid.number}: {OF_THE_CARD[xid.number]}"
-        what = "card held back" if cards else "error of a card that is not known"
-        logger.error(what, extra={**extra, "reason": reason})
+        logger.error(
+            "card held back" if cards else "error of a card that is not known",
+            extra={**extra, "reason": reason},
+        )
         for card in cards:
             self._ailing[card.uuid] = _Ailment(reason, self._clock())
 

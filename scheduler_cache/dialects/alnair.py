@@ -137,14 +137,14 @@ def _asks(container: Container) -> bool:
 
 
 def _request(container: Container) -> Request:
-    where = f"{{}} of container {container.name!r}"
+    where = f"of container {container.name!r}"
     chunks_text = container.asked(MEMORY) or "0"
-    chunks = quantity(where.format(MEMORY), chunks_text, 1, 1 << 20)
+    chunks = quantity(f"{MEMORY} {where}", chunks_text, 1, 1 << 20)
     cores_text = container.asked(CORES)
-    cores = 100 if cores_text is None else quantity(where.format(CORES), cores_text, 1, 1 << 20)
+    cores = 100 if cores_text is None else quantity(f"{CORES} {where}", cores_text, 1, 1 << 20)
     return request_of(
-        where.format(MEMORY),
+        f"{MEMORY} {where}",
         chunks_text,
-        memory=(memory(where.format(MEMORY), chunks * CHUNK_BYTES, chunks_text),),
+        memory=(memory(f"{MEMORY} {where}", chunks * CHUNK_BYTES, chunks_text),),
         cores_percent=(min(cores, 100),),
     )

@@ -248,12 +248,12 @@ class Hami(Dialect):
         return self.claim_bare_gpu and container.asked(COUNT) is not None
 
     def _request(self, pod: Pod, container: Container) -> Request:
-        where = f"{{}} of container {container.name!r}"
+        where = f"of container {container.name!r}"
         texts = {resource: container.asked(resource) for resource in (COUNT, *_ASKING, PRIORITY)}
 
         def number(resource: str, low: int, high: int) -> int | None:
             text = texts[resource]
-            return None if text is None else quantity(where.format(resource), text, low, high)
+            return None if text is None else quantity(f"{resource} {where}", text, low, high)
 
         count = number(COUNT, 1, MAX_SLICES)
         # 0 of any of these means that it was not set.
@@ -266,7 +266,7 @@ class Hami(Dialect):
             units = self.default_memory
             whole = not units
         amount = (
-            memory(where.format(MEMORY), units * self.memory_factor * MIB, texts[MEMORY])
+            memory(f"{MEMORY} {where}", units * self.memory_factor * MIB, texts[MEMORY])
             if units
             else MemoryAmount(percent=percent or 100)
         )

@@ -276,17 +276,17 @@ def _compact(value: object) -> str:
 
 
 def _container_request(pod: Pod, container: Container, listed: object) -> Request | None:
-    where = f"{{}} of container {container.name!r}"
+    where = f"of container {container.name!r}"
     texts = {resource: container.asked(resource) for resource in _RESOURCES}
     if listed is None and all(text is None for text in texts.values()):
         return None
     count_text = texts[COUNT]
-    count = None if count_text is None else quantity(where.format(COUNT), count_text, 1, MAX_SLICES)
+    count = None if count_text is None else quantity(f"{COUNT} {where}", count_text, 1, MAX_SLICES)
     if listed is not None:
         amounts, cores = _listed(container, listed)
         if count is not None and count != len(amounts):
             raise DialectError(
-                where.format(COUNT),
+                f"{COUNT} {where}",
                 count_text,
                 f"{DEVICES} lists {len(amounts)} cards",
                 "let both agree",
@@ -294,7 +294,7 @@ def _container_request(pod: Pod, container: Container, listed: object) -> Reques
         for resource in (MEMORY, MEMORY_PERCENT, CORES):
             if texts[resource] is not None:
                 raise DialectError(
-                    where.format(resource),
+                    f"{resource} {where}",
                     texts[resource],
                     f"{DEVICES} gives this container's amounts",
                     "remove one of the two",
@@ -303,7 +303,7 @@ def _container_request(pod: Pod, container: Container, listed: object) -> Reques
     else:
         amounts = (_memory(where, texts),)
         cores = (
-            () if texts[CORES] is None else (quantity(where.format(CORES), texts[CORES], 1, 100),)
+            () if texts[CORES] is None else (quantity(f"{CORES} {where}", texts[CORES], 1, 100),)
         )
     mode = _choice(pod, COMPUTE_MODE, [each.value for each in ComputeMode])
     policy = _choice(pod, CARD_POLICY, [each.value for each in CardPolicy])
@@ -324,14 +324,14 @@ def _memory(where: str, texts: Mapping[str, str | None]) -> MemoryAmount:
     size, percent = texts[MEMORY], texts[MEMORY_PERCENT]
     if (size is None) == (percent is None):
         raise DialectError(
-            where.format(MEMORY),
+            f"{MEMORY} {where}",
             size or "",
             "memory is required, in bytes or as a percentage, not both",
             f"set {MEMORY} or {MEMORY_PERCENT}",
         )
     if percent is not None:
-        return MemoryAmount(percent=quantity(where.format(MEMORY_PERCENT), percent, 1, 100))
-    return MemoryAmount(bytes=_bytes(where.format(MEMORY), size))
+        return MemoryAmount(percent=quantity(f"{MEMORY_PERCENT} {where}", percent, 1, 100))
+    return MemoryAmount(bytes=_bytes(f"{MEMORY} {where}", size))
 
 
 def _bytes(field: str, text: object) -> int:

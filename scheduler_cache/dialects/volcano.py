@@ -193,7 +193,7 @@ class Volcano(Dialect):
         return {LOCK: None} if LOCK in node.annotations else {}
 
     def _request(self, pod: Pod, container: Container) -> Request:
-        where = f"{{}} of container {container.name!r}"
+        where = f"of container {container.name!r}"
         texts = {
             resource: container.asked(resource)
             for resource in (COUNT, MEMORY, MEMORY_PERCENT, CORES)
@@ -201,7 +201,7 @@ class Volcano(Dialect):
 
         def number(resource: str, low: int, high: int) -> int:
             text = texts[resource]
-            return low if text is None else quantity(where.format(resource), text, low, high)
+            return low if text is None else quantity(f"{resource} {where}", text, low, high)
 
         count = max(number(COUNT, 0, MAX_SLICES), 1)
         units = number(MEMORY, 0, 1 << 40)
@@ -211,7 +211,7 @@ class Volcano(Dialect):
         amount = (
             MemoryAmount(percent=percent or 100)
             if percent or not units
-            else memory(where.format(MEMORY), units * self.memory_factor * MIB, texts[MEMORY])
+            else memory(f"{MEMORY} {where}", units * self.memory_factor * MIB, texts[MEMORY])
         )
         use = names_in(pod, USE_TYPE)
         # Volcano does not look at the denied types where some are asked for.

@@ -135,8 +135,8 @@ def filter_result(
 ) -> bytes:
     """Return an ExtenderFilterResult in the form in which the nodes were sent."""
     result: dict[str, Any] = {
-        "FailedNodes": failed,
-        "FailedAndUnresolvableNodes": unresolvable,
+        "FailedNodes": _unformatted_of(failed),
+        "FailedAndUnresolvableNodes": _unformatted_of(unresolvable),
         "Error": "",
     }
     if asked.whole is None:
@@ -220,7 +220,23 @@ def binding_asked(body: bytes) -> BindingAsked:
 
 def binding_result(error: str = "") -> bytes:
     """Return an ExtenderBindingResult; with an error kube-scheduler tries the pod again."""
-    return _encode({"Error": error})
+    return _encode({"Error": _unformatted(error)})
+
+
+def _unformatted_of(reasons: Mapping[str, str]) -> dict[str, str]:
+    # A thousand nodes share a few sentences.
+    shown = {reason: _unformatted(reason) for reason in set(reasons.values())}
+    return {name: shown[reason] for name, reason in reasons.items()}
+
+
+def _unformatted(reason: str) -> str:
+    """Return a reason in which Go's fmt finds no verb, whatever text of users is in it.
+
+    kube-scheduler gives the reason of a FailedScheduling event to `Eventf` as the format, so that
+    "50% of cores" came out as "50%!o(MISSING)f cores". A "%%" would be shown as such in the pod's
+    condition, which is not formatted.
+    """
+    return reason.replace("%", " percent")
 
 
 def _decoded(

@@ -23,14 +23,14 @@ NOT_KNOWN = "this node is not known to the scheduler cache"
 
 # In the order in which `fit.obstacle` looks, after what is not offered at all.
 _REASONS = (
-    (ObstacleKind.DENIED, "{} not allowed by the request's models or UUIDs"),
-    (ObstacleKind.UNHEALTHY, "{} unhealthy"),
-    (ObstacleKind.OVERBOOKED, "{} overbooked"),
-    (ObstacleKind.HELD, "{} held exclusively"),
-    (ObstacleKind.IN_USE, "{} in use by others"),
-    (ObstacleKind.SLOTS, "{} without a free slot"),
-    (ObstacleKind.MEMORY, "{} with less memory free"),
-    (ObstacleKind.CORES, "{} with fewer cores free"),
+    (ObstacleKind.DENIED, "not allowed by the request's models or UUIDs"),
+    (ObstacleKind.UNHEALTHY, "unhealthy"),
+    (ObstacleKind.OVERBOOKED, "overbooked"),
+    (ObstacleKind.HELD, "held exclusively"),
+    (ObstacleKind.IN_USE, "in use by others"),
+    (ObstacleKind.SLOTS, "without a free slot"),
+    (ObstacleKind.MEMORY, "with less memory free"),
+    (ObstacleKind.CORES, "with fewer cores free"),
 )
 _NOT_OFFERED = len(_REASONS)
 _FITS = _NOT_OFFERED + 1
@@ -99,7 +99,7 @@ def _sentence(request: Request, demand: Demand, codes: Codes, refusal: str) -> s
         return "this node has no card"
     fitting = int((codes == _FITS).sum())
     parts = [
-        words.format(count)
+        f"{count} {words}"
         for code, (_, words) in enumerate(_REASONS)
         if (count := int((codes == code).sum()))
     ]

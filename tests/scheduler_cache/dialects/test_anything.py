@@ -120,6 +120,8 @@ JSON = st.recursive(
 )  # fmt: skip
 VALUES = st.text(max_size=12) | st.lists(PIECES, max_size=9).map("".join) | JSON.map(json.dumps)
 RESOURCE_VALUES = VALUES | st.integers() | st.floats() | st.sampled_from(["1", "2", "30", "8Gi"])
+# The API server takes none of them; a caller of the extender sends what it likes.
+ODD_NAMES = ["{", "}", "{}", "{0.__class__}", "%s", "%(x)d", "a\nb", "'", '"', "\\", "\0", "$(id)"]
 
 
 @st.composite
@@ -135,7 +137,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
 
     source = pod(
         "p1",
-        container("main"),
+        container(draw(st.sampled_from(["main", *ODD_NAMES]))),
         container("second"),
         inits=[container("init")],
         annotations=draw(st.dictionaries(POD_KEYS, VALUES, max_size=5)),
@@ -213,6 +215,33 @@ def test_a_device_object_may_hold_anything(source: Any, devices: list[Any]) -> N
 def test_a_pod_and_a_node_may_hold_anything(source: dict[str, Any]) -> None:
     pod_of(source)
     kube_node_of(source)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"vgpu.dev/memory": "x"},
+        {"vgpu.dev/memory": "8Gi", "vgpu.dev/count": "x"},
+        {"vgpu.dev/memory": "8Gi", "vgpu.dev/cores": "x"},
+        {"vgpu.dev/memory-percent": "x"},
+        {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "x"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "x"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "x"},
+        {"koordinator.sh/gpu-core": "x", "koordinator.sh/gpu-memory-ratio": "50"},
+        {"tencent.com/vcuda-core": "x", "tencent.com/vcuda-memory": "8"},
+        {"alnair/vgpu-memory": "x"},
+        {"alnair/vgpu-memory": "4", "alnair/vgpu-compute": "x"},
+    ],
+)
+def test_a_container_of_any_name_gets_its_sentence(name: str, limits: dict[str, str]) -> None:
+    source = pod("p1", {"name": name, "resources": {"limits": limits}})
+
+    reading = DIALECTS.read(pod_of(source))
+
+    assert reading.request is None
+    assert "'x'" in reading.request_error
+    assert "report it" not in reading.request_error
 
 
 @given(number=st.integers(0, 1 << 50), suffix=st.sampled_from(["", "k", "Ki", "Mi", "M"]))
