@@ -250,7 +250,8 @@ class Native(Dialect):
         if not self._keyring.knows(key):
             return (
                 f"{ALLOCATION} is signed with key {key[:64]!r}, which is neither the current nor "
-                "the previous one"
+                f"the previous one (the current one is {self._keyring.current.name!r}); put it "
+                "back as `previous` into the Secret of the keys, or create the pod anew"
             )
         unsigned = {name: value for name, value in source.items() if name != "mac"}
         if not self._keyring.proves(key, _signed(pod.uid, unsigned), mac):

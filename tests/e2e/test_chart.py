@@ -397,6 +397,51 @@ def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
     assert renewed["vgpu-keys"] == before["vgpu-keys"]
 
 
+def test_the_key_outlives_the_release(site: Site) -> None:
+    """Pods run on with what was signed with it, and their containers must be able to restart."""
+    install = ("install", "vgpu", str(CHART), "--set=node.undoOnUninstall=false")
+    assert site.helm(*install).status == 0
+    made = site.get("secret", "vgpu-keys")["data"]
+
+    assert site.helm("uninstall", "vgpu").status == 0
+    kept = site.get("secret", "vgpu-keys")["data"]
+    again = site.helm(*install)
+
+    assert again.status == 0, again.stderr
+    assert kept == made
+    assert site.get("secret", "vgpu-keys")["data"] == made
+
+
+def test_a_release_of_another_name_takes_the_key_that_is_there(site: Site) -> None:
+    options = ("--set=node.undoOnUninstall=false", "--set=keys.existingSecret=vgpu-keys")
+    assert site.helm("install", "vgpu", str(CHART), options[0]).status == 0
+    made = site.get("secret", "vgpu-keys")["data"]
+    assert site.helm("uninstall", "vgpu").status == 0
+
+    installed = site.helm("install", "other", str(CHART), *options)
+    removed = site.helm("uninstall", "other")
+
+    assert installed.status == 0, installed.stderr
+    assert removed.status == 0, removed.stderr
+    assert site.get("secret", "vgpu-keys")["data"] == made
+
+
+def test_what_only_renders_makes_no_key() -> None:
+    """Applied again and again it would replace the one that running pods are signed with."""
+    secrets = {each["metadata"]["name"] for each in rendered() if each["kind"] == "Secret"}
+
+    assert "vgpu-tls" in secrets
+    assert "vgpu-keys" not in secrets
+
+
+def test_a_namespace_of_the_chart_is_kept_with_the_key_in_it() -> None:
+    (namespace,) = (
+        each for each in rendered("namespace.create=true") if each["kind"] == "Namespace"
+    )
+
+    assert namespace["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
 def test_what_the_replicas_fill_is_not_emptied_by_an_upgrade(site: Site) -> None:
     assert site.helm("install", "vgpu", str(CHART)).status == 0
     site.kubectl("patch", "secret", "vgpu-admission", '--patch={"data": {"tls.crt": "eA=="}}')
@@ -603,7 +648,7 @@ def test_a_real_api_server_takes_each_example(site: Site, path: Path) -> None:
         assert done.status == 0, done.stderr
 
 
-def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
+def test_uninstalling_takes_back_what_nodes_did_and_leaves_the_key_alone(
     plane: ControlPlane, site: Site, tmp_path: Path
 ) -> None:
     """Here no controller runs, and no kubelet: the test is the one, and runs the Job's program."""
@@ -639,7 +684,8 @@ def test_uninstalling_takes_back_what_nodes_did_and_leaves_nothing(
     label = "--selector=app.kubernetes.io/name=vgpu"
     left = site.kubectl("get", ",".join(kinds), "--all-namespaces", label, "--output=name")
     assert left.status == 0, left.stderr
-    assert left.stdout == ""
+    # Containers that run are signed with it.
+    assert set(left.stdout.split()) == {"secret/vgpu-keys"}
 
 
 def take_back(plane: ControlPlane, site: Site, args: list[str], folder: Path) -> str:
