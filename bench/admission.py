@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from scheduler_cache.admission.review import Review, Verdict, answer_of, review_
 from scheduler_cache.admission.rules import Rules, rules_of
 from scheduler_cache.admission.validation import validated
 from scheduler_cache.cluster_admission import Admission
-from scheduler_cache.config_kubernetes import AdmissionConfig, KubernetesConfig
+from scheduler_cache.config_kubernetes import DIALECTS, AdmissionConfig, KubernetesConfig
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.kube.client import KubeClient
@@ -38,6 +39,8 @@ from tests.testbed.certificates import CertificateAuthority
 
 Json = dict[str, Any]
 Judge = Callable[[Review, Rules], Verdict]
+
+_EVERYTHING = AdmissionConfig(dialects=DIALECTS, dialect_scope="cluster")
 
 LIMITS: dict[str, dict[str, str]] = {
     "native": {"vgpu.dev/memory": "8Gi", "vgpu.dev/cores": "30"},
@@ -160,7 +163,8 @@ async def round_trips(
 async def serve(folder: Path) -> None:
     """Serve the webhooks until the input ends; print the address."""
     kubernetes = KubernetesConfig(
-        admission=AdmissionConfig(
+        admission=replace(
+            _EVERYTHING,
             listen=("127.0.0.1:0",),
             certificate=str(folder / "server.crt"),
             key=str(folder / "server.key"),
@@ -226,7 +230,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.serve:
         asyncio.run(serve(options.serve))
         return
-    rules = _rules(KubernetesConfig())
+    rules = _rules(KubernetesConfig(admission=_EVERYTHING))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         authority = CertificateAuthority(folder)

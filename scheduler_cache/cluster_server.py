@@ -96,7 +96,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             dialects,
             default_policy=CardPolicy(config.card_policy),
             eviction_seconds=kubernetes.eviction_seconds,
-            left_out={each.name for each in dialects} - set(kubernetes.admission.dialects),
+            left_out={each.name for each in dialects} - kubernetes.admission.guarded,
         )
         leaders: list[Leader] = []
 

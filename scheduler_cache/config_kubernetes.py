@@ -17,6 +17,7 @@ _LEAST_SECRET = 32
 
 DIALECTS = ("native", "volcano", "hami", "koordinator", "kai", "gpu_manager", "alnair")
 POLICIES = ("deny", "allow")
+SCOPES = ("nodes", "cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,13 @@ class AdmissionConfig:
     settle_seconds: float = 15.0
     """From the change of the webhook configurations to the first use of a new certificate: each API
     server must have heard of it."""
-    dialects: tuple[str, ...] = DIALECTS
-    """Whose pods are ours. The pods of one that is left out are not looked at."""
+    dialects: tuple[str, ...] = ("native",)
+    """Whose pods are ours. The pods of one that is left out are not looked at: its own system may
+    serve them."""
+    dialect_scope: str = "nodes"
+    """Which pods that ask in another system's dialect are ours: with `nodes` those that choose
+    nodes by the label `vgpu.dev/dialect` (nodeSelector, or required node affinity), with `cluster`
+    all of them."""
     runtime_class: str = "vgpu"
     scheduler_name: str = ""
     """Set where the pod names none or the default one; empty: pods keep theirs."""
@@ -62,6 +68,11 @@ class AdmissionConfig:
     join_users: tuple[str, ...] = ()
     """User names of other schedulers and their helpers, which may write their own decisions."""
 
+    @property
+    def guarded(self) -> frozenset[str]:
+        """The dialects in which, on all pods, only their schedulers can have decided."""
+        return frozenset(self.dialects if self.dialect_scope == "cluster" else ())
+
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
             raise ConfigError("kubernetes.admission: give certificate and key, or neither")
@@ -74,6 +85,10 @@ class AdmissionConfig:
         if self.privileged not in POLICIES:
             raise ConfigError(
                 f"kubernetes.admission: privileged must be one of {', '.join(POLICIES)}"
+            )
+        if self.dialect_scope not in SCOPES:
+            raise ConfigError(
+                f"kubernetes.admission: dialect_scope must be one of {', '.join(SCOPES)}"
             )
         if not self.runtime_class:
             raise ConfigError("kubernetes.admission: runtime_class is empty")

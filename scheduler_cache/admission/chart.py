@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from scheduler_cache.admission.manifests import Site, policies, webhook_configurations
 from scheduler_cache.admission.rules import rules_of
-from scheduler_cache.config_kubernetes import AdmissionConfig, KubernetesConfig
+from scheduler_cache.config_kubernetes import DIALECTS, AdmissionConfig, KubernetesConfig
 from scheduler_cache.dialects.dialect import Dialect
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.dialects.registry import every_dialect
 
 NAMESPACE: Final = "vgpu-chart-namespace"
 JOIN_USER: Final = "vgpu-chart-join-user"
+SCOPE: Final = "vgpu-chart-scope"
 NO_NAME: Final = "//"
 """In the place of what a dialect that is left out would go by: no key begins so."""
 
@@ -29,9 +30,9 @@ def chart_file() -> dict[str, Any]:
     # No key is used: a vocabulary is not signed.
     dialects = every_dialect(Keyring(Key("none", b"no allocation is ever signed with this")))
     settings = KubernetesConfig(
-        namespace=NAMESPACE, admission=AdmissionConfig(join_users=(JOIN_USER,))
+        namespace=NAMESPACE, admission=AdmissionConfig(dialects=DIALECTS, join_users=(JOIN_USER,))
     )
-    rules, site = rules_of(settings, dialects), Site(namespace=NAMESPACE)
+    rules, site = replace(rules_of(settings, dialects), scope=SCOPE), Site(namespace=NAMESPACE)
     return {
         "names": {each.name: sorted(_names(each)) for each in dialects},
         "webhooks": webhook_configurations(rules, site),

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from scheduler_cache.admission.reach import OWN_PATHS
 from scheduler_cache.admission.rules import (
+    CLUSTER,
     NODE_ANNOTATIONS,
     NODE_LABELS,
     NODES_GROUP,
@@ -23,6 +24,7 @@ from scheduler_cache.admission.rules import (
     Rules,
 )
 from scheduler_cache.admission.uuids import UUID
+from scheduler_cache.inventory import DIALECT_LABEL
 from scheduler_cache.pod import UUID_VARIABLE
 
 CDI = r"^([^/]+[.])?cdi[.]k8s[.]io/"
@@ -32,15 +34,63 @@ _NAMED = f"has(c.env) && c.env.exists(e, e.name == '{UUID_VARIABLE}')"
 
 def asks(rules: Rules, of: str = "object") -> str:
     """Whether the pod asks for cards in a dialect of ours; `of`: `object` or `oldObject`."""
+    if rules.scope == CLUSTER:
+        return _asks_by(rules.resources, rules.asking_annotations, of)
+    foreign, annotations = rules.foreign_resources, rules.foreign_asking_annotations
+    own = _asks_by(
+        [name for name in rules.resources if name not in foreign],
+        [name for name in rules.asking_annotations if name not in annotations],
+        of,
+    )
+    return f"{own} || {guarded(rules, _asks_by(foreign, annotations, of), of)}"
+
+
+def guarded(rules: Rules, condition: str, of: str = "object") -> str:
+    """Whether a condition holds about a pod that would be ours in another system's dialect."""
+    if rules.scope == CLUSTER:
+        return condition
+    return f"(({_everywhere(rules)} || {chooses_nodes(of)}) && ({condition}))"
+
+
+def guarded_anywhere(rules: Rules, condition: str) -> str:
+    """Whether a condition holds where all pods of other systems are ours."""
+    return condition if rules.scope == CLUSTER else f"({_everywhere(rules)} && ({condition}))"
+
+
+def chooses_nodes(of: str = "object") -> str:
+    """Whether the pod can only land on nodes that carry the label; as `podspec.chooses_nodes`."""
+    label = quoted(DIALECT_LABEL)
+    affinity = f"{of}.spec.affinity"
+    required = f"{affinity}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     return (
-        f"{_containers(of)}.exists(c, {asks_container(rules)}) || "
-        f"{_has_key('annotations', one_of('k', rules.asking_annotations), of)}"
+        f"(has({of}.spec.nodeSelector) && {of}.spec.nodeSelector.exists(k, k == {label})) || "
+        f"(has({affinity}) && has({affinity}.nodeAffinity) && has({required}) && "
+        f"size({required}.nodeSelectorTerms) > 0 && "
+        f"{required}.nodeSelectorTerms.all(t, has(t.matchExpressions) && "
+        f"t.matchExpressions.exists(e, e.key == {label} && e.operator in "
+        f"{_list(('In', 'Exists'))})))"
+    )
+
+
+def _everywhere(rules: Rules) -> str:
+    # The chart puts its own value in the place of the first of them.
+    return f"{quoted(rules.scope)} == {quoted(CLUSTER)}"
+
+
+def _asks_by(resources: Iterable[str], annotations: Iterable[str], of: str) -> str:
+    return (
+        f"{_containers(of)}.exists(c, {_names_one(resources)}) || "
+        f"{_has_key('annotations', one_of('k', annotations), of)}"
     )
 
 
 def asks_container(rules: Rules) -> str:
-    """Whether the container `c` does so, by resources."""
-    resource = one_of("r", rules.resources)
+    """Whether the container `c` asks by resources."""
+    return _names_one(rules.resources)
+
+
+def _names_one(resources: Iterable[str]) -> str:
+    resource = one_of("r", resources)
     return (
         "has(c.resources) && ("
         f"(has(c.resources.limits) && c.resources.limits.exists(r, {resource})) || "
@@ -93,12 +143,17 @@ def changed(names: Iterable[str], key: str = "annotations") -> str:
 
 def relevant_update(rules: Rules) -> str:
     """Whether an update of a pod touches what is ours to judge."""
-    annotations = (*OWN_ANNOTATIONS, *rules.foreign_annotations, *rules.request_annotations)
+    theirs = (*rules.foreign_annotations, *rules.foreign_request_annotations)
+    own = [
+        name
+        for name in (*OWN_ANNOTATIONS, *rules.request_annotations)
+        if name not in rules.foreign_request_annotations
+    ]
     return " || ".join(
         f"({each})"
         for each in (
-            changed(annotations),
-            changed(rules.foreign_labels, "labels"),
+            changed(own),
+            guarded(rules, f"({changed(theirs)}) || ({changed(rules.foreign_labels, 'labels')})"),
             _changed(_ASKS_AN_ENGINE, "annotations"),
         )
     )

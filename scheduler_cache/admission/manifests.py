@@ -58,6 +58,8 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
     foreign, labels = rules.foreign_annotations, rules.foreign_labels
     mine = f"request.namespace == {cel.quoted(rules.namespace)}"
     asks, asked = cel.asks(rules), cel.asks(rules, "oldObject")
+    decided = f"({cel.annotated(foreign)}) || ({cel.labelled(labels)})"
+    redecided = f"({cel.changed(foreign)}) || ({cel.changed(labels, 'labels')})"
     return [
         *_policy(
             f"{prefix}-pods",
@@ -67,7 +69,7 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
                 (f"{mine} || !({cel.own_path()})", "a hostPath volume belongs to vgpu"),
                 (f"{us} || !({cel.annotated(own)})", "an annotation is written by vgpu alone"),
                 (
-                    f"{known} || !(({cel.annotated(foreign)}) || ({cel.labelled(labels)}))",
+                    f"{known} || !({cel.guarded(rules, decided)})",
                     "an annotation or a label is written by a scheduler alone",
                 ),
                 (
@@ -105,7 +107,7 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
                     "an annotation is written by vgpu alone",
                 ),
                 (
-                    f"{known} || !(({cel.changed(foreign)}) || ({cel.changed(labels, 'labels')}))",
+                    f"{known} || !({cel.guarded(rules, redecided)})",
                     "an annotation or a label is written by a scheduler alone",
                 ),
                 (
@@ -125,11 +127,11 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
                     "an annotation is written by vgpu alone",
                 ),
                 (
-                    f"{known} || !(({cel.annotated(foreign)}) || ({cel.labelled(labels)}))",
+                    f"{known} || !({cel.guarded_anywhere(rules, decided)})",
                     "an annotation or a label is written by a scheduler alone",
                 ),
                 (
-                    f"!(({cel.annotated(rules.request_annotations)}) || ({cel.asks_an_engine()}))",
+                    f"!(({_asking_anew(rules)}) || ({cel.asks_an_engine()}))",
                     "an annotation would change what the pod asked for",
                 ),
             ],
@@ -151,12 +153,22 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
 
 def _unasked(rules: Rules) -> list[str]:
     """Return when a new pod is ours to judge although it asks for nothing."""
+    decided = (
+        f"({cel.annotated(rules.foreign_annotations)}) || ({cel.labelled(rules.foreign_labels)})"
+    )
     return [
         cel.named(),
-        cel.annotated((*OWN_ANNOTATIONS, *rules.foreign_annotations)),
-        cel.labelled(rules.foreign_labels),
+        cel.annotated(OWN_ANNOTATIONS),
+        cel.guarded(rules, decided),
         cel.own_path(),
     ]
+
+
+def _asking_anew(rules: Rules) -> str:
+    """Whether a Binding would change what its pod asked for; whose pod it is, it does not say."""
+    foreign = rules.foreign_request_annotations
+    own = [name for name in rules.request_annotations if name not in foreign]
+    return f"({cel.annotated(own)}) || ({cel.guarded_anywhere(rules, cel.annotated(foreign))})"
 
 
 def _mutating(rules: Rules, site: Site) -> list[Json]:
@@ -176,8 +188,13 @@ def _validating(rules: Rules, site: Site) -> list[Json]:
         f"has(request.subResource) && request.subResource == 'resize' && ({cel.asks(rules)})",
     )
     binding = _any(
-        cel.annotated((*OWN_ANNOTATIONS, *rules.foreign_annotations, *rules.request_annotations)),
-        cel.labelled(rules.foreign_labels),
+        cel.annotated(OWN_ANNOTATIONS),
+        cel.guarded_anywhere(
+            rules,
+            f"({cel.annotated(rules.foreign_annotations)}) || "
+            f"({cel.labelled(rules.foreign_labels)})",
+        ),
+        _asking_anew(rules),
         cel.asks_an_engine(),
     )
     node = _any(cel.node_described(), cel.node_managed())

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scheduler_cache.admission.review import DeniedError
+from scheduler_cache.inventory import DIALECT_LABEL
 from scheduler_cache.pod import UUID_VARIABLE
 
 Json = Mapping[str, Any]
 
 # In the order in which scheduler_cache.pod has them; ephemeral ones ask for nothing.
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _LISTS = ("initContainers", "containers")
 
 
@@ -55,6 +57,27 @@ def texts_of(source: Json, key: str) -> Mapping[str, str]:
         if not isinstance(value, str):
             raise _mistyped(f"/metadata/{key}/{name}", "a text")
     return found
+
+
+def chooses_nodes(source: Json) -> bool:
+    """Return whether a pod can only land on nodes that carry the label `vgpu.dev/dialect`.
+
+    `expressions.chooses_nodes` says the same to the API server.
+    """
+    spec = spec_of(source)
+    if DIALECT_LABEL in _mapping(spec, "nodeSelector", "/spec"):
+        return True
+    place = "/spec/affinity/nodeAffinity"
+    affinity = _mapping(_mapping(spec, "affinity", "/spec"), "nodeAffinity", "/spec/affinity")
+    required = _mapping(affinity, _REQUIRED, place)
+    terms = _list(required, "nodeSelectorTerms", f"{place}/{_REQUIRED}")
+    return bool(terms) and all(
+        any(
+            each.get("key") == DIALECT_LABEL and each.get("operator") in ("In", "Exists")
+            for each in _list(term, "matchExpressions", f"{place}/{_REQUIRED}/nodeSelectorTerms")
+        )
+        for term in terms
+    )
 
 
 def containers_of(source: Json) -> list[ContainerSource]:

@@ -62,13 +62,14 @@ def asked_of(source: Json, namespace: str, rules: Rules) -> Asked | None:
     named = {each.name: resources_of(each) for each in containers}
     pod = pod_seen(source, namespace)
     spoken = [each for each in rules.dialects if each.asks(pod)]
-    if spoken and not any(each.name in rules.ours for each in spoken):
+    ours = rules.ours_of(source)
+    if spoken and not any(each.name in ours for each in spoken):
         return None
     try:
         request = rules.dialects.parse_request(pod)
     except (DialectError, InvalidRequestError) as error:
         raise DeniedError(str(error)) from error
-    for each in rules.spoken:
+    for each in (each for each in rules.spoken if each.name in ours):
         for container in containers:
             _check_names(each, container, named[container.name], request)
     if request is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from scheduler_cache.admission.podspec import Json, chooses_nodes
 from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.dialects.dialect import Dialect, Vocabulary, matches
 from scheduler_cache.dialects.native import (
@@ -16,6 +17,7 @@ from scheduler_cache.dialects.native import (
     CORDON,
     INVENTORY,
     ISOLATION,
+    NATIVE,
 )
 from scheduler_cache.dialects.registry import Dialects
 from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL, NODE_LABEL, ROOM, SERVED
@@ -33,6 +35,10 @@ OWN_ANNOTATIONS: Final = (ALLOCATION, CONTAINER_UUIDS, ISOLATION)
 """On a pod; only the replicas write them, and the webhook the second one."""
 
 
+CLUSTER: Final = "cluster"
+"""The scope in which other systems' pods are ours wherever they run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """The settings of admission. `dialects` are all that there are, whoever's pods are ours."""
@@ -40,6 +46,9 @@ class Rules:
     dialects: Dialects
     ours: frozenset[str]
     """The names of the dialects whose pods are ours."""
+    scope: str
+    """`cluster`, or `nodes`: of other systems' pods those alone that choose their nodes by the
+    label `vgpu.dev/dialect`."""
     user: str
     """Under which user name the replicas write."""
     join_users: frozenset[str] = frozenset()
@@ -50,6 +59,12 @@ class Rules:
     scheduler_name: str = ""
     priority_class: str = ""
     deny_privileged: bool = True
+
+    def ours_of(self, source: Json) -> frozenset[str]:
+        """Return the names of the dialects in which this pod would be ours."""
+        if self.scope == CLUSTER or chooses_nodes(source):
+            return self.ours
+        return self.ours & {NATIVE}
 
     @property
     def spoken(self) -> tuple[Dialect, ...]:
@@ -62,9 +77,19 @@ class Rules:
         return tuple(name for each in self.spoken for name in each.vocabulary.resources)
 
     @cached_property
+    def foreign_resources(self) -> tuple[str, ...]:
+        """By which containers ask in another system's dialect."""
+        return tuple(name for each in self._foreign for name in each.resources)
+
+    @cached_property
     def asking_annotations(self) -> tuple[str, ...]:
         """By which pods ask without any resource."""
         return tuple(name for each in self.spoken for name in each.vocabulary.asking_annotations)
+
+    @cached_property
+    def foreign_asking_annotations(self) -> tuple[str, ...]:
+        """By which pods ask so in another system's dialect."""
+        return tuple(name for each in self._foreign for name in each.asking_annotations)
 
     @cached_property
     def request_annotations(self) -> tuple[str, ...]:
@@ -72,6 +97,12 @@ class Rules:
         return tuple(
             dict.fromkeys(name for each in self.spoken for name in each.vocabulary.annotations)
         )
+
+    @cached_property
+    def foreign_request_annotations(self) -> tuple[str, ...]:
+        """Which belong to it in other systems' dialects alone."""
+        own = self.dialects.native.vocabulary.annotations if NATIVE in self.ours else ()
+        return tuple(each for each in self.request_annotations if each not in own)
 
     @cached_property
     def foreign_annotations(self) -> tuple[str, ...]:
@@ -110,6 +141,7 @@ def rules_of(kubernetes: KubernetesConfig, dialects: Dialects) -> Rules:
     return Rules(
         dialects=dialects,
         ours=frozenset(admission.dialects),
+        scope=admission.dialect_scope,
         user=kubernetes.user,
         join_users=frozenset(admission.join_users),
         namespace=kubernetes.namespace,

@@ -23,6 +23,7 @@ from scheduler_cache.admission.reach import cdi_annotations, check_host_paths, c
 from scheduler_cache.admission.request import asked_of, pod_seen
 from scheduler_cache.admission.review import ALLOWED, DeniedError, Json, Review, Verdict
 from scheduler_cache.admission.rules import (
+    CLUSTER,
     NODE_ANNOTATIONS,
     NODE_LABELS,
     NODES_GROUP,
@@ -54,12 +55,13 @@ def _created(review: Review, rules: Rules) -> None:
     source = review.new
     if review.namespace != rules.namespace:
         check_host_paths(source)
+    guarded = _guarded(source, rules)
     for name in texts_of(source, "annotations"):
         # Whether these are the pod's, `check_named` says.
         if name != CONTAINER_UUIDS:
-            _check_writer(review, rules, name)
+            _check_writer(review, rules, name, guarded)
     for name in texts_of(source, "labels"):
-        _check_writer(review, rules, name, label=True)
+        _check_writer(review, rules, name, guarded, label=True)
     asked = asked_of(source, review.namespace, rules)
     check_named(source, asked)
     if asked is None:
@@ -75,10 +77,11 @@ def _created(review: Review, rules: Rules) -> None:
 def _updated(review: Review, rules: Rules) -> None:
     old, new = review.old, review.new
     changed = set(_changed(texts_of(old, "annotations"), texts_of(new, "annotations")))
+    guarded = _guarded(old, rules) or _guarded(new, rules)
     for name in sorted(changed):
-        _check_writer(review, rules, name)
+        _check_writer(review, rules, name, guarded)
     for name in sorted(_changed(texts_of(old, "labels"), texts_of(new, "labels"))):
-        _check_writer(review, rules, name, label=True)
+        _check_writer(review, rules, name, guarded, label=True)
     known = {each.name for each in ephemeral_containers_of(old)}
     added = [each for each in ephemeral_containers_of(new) if each.name not in known]
     check_unnamed(added)
@@ -98,12 +101,15 @@ def _updated(review: Review, rules: Rules) -> None:
 
 def _bound(review: Review, rules: Rules) -> None:
     """Judge a Binding, whose annotations become the pod's."""
+    # Whose pod it is, a Binding does not say: in the scope of nodes it may be another system's.
+    guarded = rules.scope == CLUSTER
     for name in texts_of(review.new, "annotations"):
-        _check_writer(review, rules, name)
-        if rules.asking(name) or cdi_annotations([name]):
+        _check_writer(review, rules, name, guarded)
+        asks = rules.asking(name) and (guarded or name not in rules.foreign_request_annotations)
+        if asks or cdi_annotations([name]):
             raise DeniedError(f"{name!a} on a Binding would change what the pod asked for")
     for name in texts_of(review.new, "labels"):
-        _check_writer(review, rules, name, label=True)
+        _check_writer(review, rules, name, guarded, label=True)
 
 
 def _node(review: Review, rules: Rules) -> None:
@@ -120,8 +126,18 @@ def _node(review: Review, rules: Rules) -> None:
                 raise DeniedError(f"{name} of a node is written by people, not by the node itself")
 
 
-def _check_writer(review: Review, rules: Rules, name: str, *, label: bool = False) -> None:
-    """Refuse a decision by somebody who does not decide. Raises DeniedError."""
+def _guarded(source: Json, rules: Rules) -> bool:
+    """Return whether other systems' decisions about a pod are written by their schedulers alone."""
+    return rules.ours_of(source) == rules.ours
+
+
+def _check_writer(
+    review: Review, rules: Rules, name: str, guarded: bool, *, label: bool = False
+) -> None:
+    """Refuse a decision by somebody who does not decide. Raises DeniedError.
+
+    `guarded`: whether that is looked at for other systems, too.
+    """
     kind = "label" if label else "annotation"
     if name == CONTAINER_UUIDS and not label:
         raise DeniedError(f"{name} {_ALONE} when a pod is created; leave the annotation as it is")
@@ -129,7 +145,7 @@ def _check_writer(review: Review, rules: Rules, name: str, *, label: bool = Fals
         return
     if rules.own(name) and not label:
         raise DeniedError(f"{name} {_ALONE}; leave the annotation as it is")
-    if rules.foreign(name, label=label) and review.user not in rules.join_users:
+    if guarded and rules.foreign(name, label=label) and review.user not in rules.join_users:
         raise DeniedError(
             f"{ascii(name)[1:-1]} is written by a scheduler; leave the {kind} as it is, or name "
             "the scheduler's user in kubernetes.admission.join_users"
@@ -142,7 +158,8 @@ def _changed(old: Json, new: Json) -> Iterator[str]:
 
 def _asks(source: Json, review: Review, rules: Rules) -> bool:
     pod = pod_seen(source, review.namespace)
-    return any(each.asks(pod) for each in rules.spoken)
+    ours = rules.ours_of(source)
+    return any(each.asks(pod) for each in rules.spoken if each.name in ours)
 
 
 def _names(source: Json) -> dict[str, list[str]]:

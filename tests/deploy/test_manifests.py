@@ -21,12 +21,12 @@ from runtime_shim.config import Config as AgentConfig
 from runtime_shim.config import DevicePlugin, load_config
 from runtime_shim.device_plugin.resources import resources_of
 from runtime_shim.host_namespace import IMAGE_ROOT, PROGRAMS
-from scheduler_cache.admission.chart import chart_file
+from scheduler_cache.admission.chart import NO_NAME, chart_file
 from scheduler_cache.admission.manifests import Site, policies, webhook_configurations
 from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.config import Config as CacheConfig
 from scheduler_cache.config_kubernetes import DIALECTS as CACHE_DIALECTS
-from scheduler_cache.config_kubernetes import ExtenderConfig, KubernetesConfig
+from scheduler_cache.config_kubernetes import AdmissionConfig, ExtenderConfig, KubernetesConfig
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.dialects.registry import every_dialect
 from tests.deploy.manifests import (
@@ -111,7 +111,7 @@ def test_the_cache_finds_its_files(cache_config: CacheConfig) -> None:
 def test_the_agent_reads_its_configuration(agent_config: AgentConfig) -> None:
     assert agent_config.mode == "kubernetes"
     assert agent_config.paths.library == Path("/opt/vgpu/lib/vgpu/current/libvgpu.so")
-    assert set(agent_config.device_plugin.dialects) == set(AGENT_DIALECTS)
+    assert agent_config.device_plugin.dialects == ("native",)
 
 
 def test_the_agent_finds_what_its_pod_has_mounted(agent_config: AgentConfig) -> None:
@@ -271,8 +271,23 @@ def test_the_schema_refuses_what_the_chart_says_itself(cache_config: CacheConfig
 def test_the_schema_knows_every_dialect() -> None:
     known = SCHEMA["properties"]["dialects"]["items"]["enum"]
 
-    assert VALUES["dialects"] == known
     assert set(known) == set(CACHE_DIALECTS) == set(AGENT_DIALECTS)
+
+
+def test_pods_of_other_systems_are_nobodys_business_until_somebody_says_so(
+    cache_config: CacheConfig, agent_config: AgentConfig
+) -> None:
+    """Installed beside one of them, the chart must not take its pods away from it."""
+    named = json.dumps(
+        [each for each in EVERYTHING if "Webhook" in each["kind"] or "Policy" in each["kind"]]
+    )
+
+    assert VALUES["dialects"] == ["native"]
+    assert AdmissionConfig().dialects == cache_config.kubernetes.admission.dialects == ("native",)
+    assert agent_config.device_plugin.dialects == DevicePlugin().dialects == ("native",)
+    assert 'startsWith(\\"vgpu.dev/' in named
+    for system in ("volcano.sh", "nvidia.com", "koordinator.sh", "gpu-fraction", "tencent.com"):
+        assert system not in named, system
 
 
 # -- rights ----------------------------------------------------------------------------------
@@ -360,9 +375,15 @@ def test_the_file_of_the_chart_is_what_the_code_makes() -> None:
 
 def test_the_rendered_objects_are_what_the_code_makes() -> None:
     # What a cluster has beside the chart's labels, for the chart's own values.
-    kubernetes = KubernetesConfig(namespace=NAMESPACE)
+    admission = AdmissionConfig(dialects=CACHE_DIALECTS)
+    kubernetes = KubernetesConfig(namespace=NAMESPACE, admission=admission)
     rules = rules_of(kubernetes, every_dialect(Keyring(Key("k", b"of no importance here"))))
-    made = [*webhook_configurations(rules, Site(namespace=NAMESPACE)), *policies(rules)]
+    text = json.dumps([*webhook_configurations(rules, Site(namespace=NAMESPACE)), *policies(rules)])
+    # The chart has no expressions of its own to make: it takes out the names of the others.
+    names = chart_file()["names"]
+    for name in {each for of in names.values() for each in of} - set(names["native"]):
+        text = text.replace(rf"\"{name}\"", rf"\"{NO_NAME}\"")
+    made = json.loads(text)
     kinds = {each["kind"] for each in made}
 
     rendered = [each for each in EVERYTHING if each["kind"] in kinds]

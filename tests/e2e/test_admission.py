@@ -21,6 +21,7 @@ from scheduler_cache.admission.manifests import policies, webhook_configurations
 from scheduler_cache.admission.rules import rules_of
 from scheduler_cache.cluster_server import Running, running
 from scheduler_cache.config import Config
+from scheduler_cache.config_kubernetes import DIALECTS as DIALECT_NAMES
 from scheduler_cache.config_kubernetes import AdmissionConfig
 from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.kube.client import KubeClient
@@ -61,6 +62,8 @@ class Cluster:
         self.site = site
         self.kubeconfig = plane.kubeconfig(folder / "kubeconfig")
         self.admission = AdmissionConfig(
+            dialects=DIALECT_NAMES,
+            dialect_scope="cluster",
             listen=("127.0.0.1:0",),
             user="tester",
             join_users=(JOINED,),

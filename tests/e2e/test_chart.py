@@ -206,10 +206,17 @@ def test_the_committed_manifests_are_what_the_chart_renders(tmp_path: Path) -> N
                 ),
                 *("cache.kubernetes.eviction_seconds=60", "cache.nodeSelector.pool=system"),
                 *("networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",),
-                *("scheduler.extender.weight=5", "dialects={native,hami}"),
+                *("scheduler.extender.weight=5", "dialects={native,hami,kai}"),
                 "image.cache.digest=sha256:" + "0" * 64,
             ),
             id="another-cache",
+        ),
+        pytest.param(
+            (
+                "dialects={native,volcano,hami,koordinator,kai,gpu_manager,alnair}",
+                "dialectScope=cluster",
+            ),
+            id="every-dialect",
         ),
         pytest.param(("networkPolicy.enabled=false", "runtimeClass.create=false"), id="less"),
     ],
@@ -375,11 +382,12 @@ def test_a_dialect_that_is_left_out_is_nobody_s_business() -> None:
 def test_a_bare_card_is_asked_about_only_where_it_is_hamis(claimed: bool) -> None:
     value = f"cache.kubernetes.dialects.hami.claim_bare_gpu={str(claimed).lower()}"
 
-    items = rendered(value)
+    for dialects, asked in (("native,hami", claimed), ("native", False)):
+        items = rendered(value, f"dialects={{{dialects}}}")
 
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        text = json.dumps(one(items, kind, "vgpu-admission")["webhooks"])
-        assert (r"\"nvidia.com/gpu\"" in text) is claimed
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            text = json.dumps(one(items, kind, "vgpu-admission")["webhooks"])
+            assert (r"\"nvidia.com/gpu\"" in text) is asked
 
 
 def test_upgrades_keep_what_was_made_at_random(site: Site) -> None:
@@ -602,6 +610,36 @@ async def until_allowed(ask: Callable[[], Awaitable[Identity]]) -> Identity:
                 raise
         await asyncio.sleep(0.2)
     return await ask()
+
+
+def test_pods_of_another_system_go_their_way_unless_they_choose_our_nodes(site: Site) -> None:
+    """No replica answers: what the API server asks about is refused, and the rest is not."""
+    options = ("--set=dialects={native,hami}",)
+    assert site.helm("install", "vgpu", str(CHART), *options).status == 0
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}}}
+    spec: Any = {"containers": [{**PROBE["spec"]["containers"][0], **limits}]}  # type: ignore[index]
+    chosen = {"key": "vgpu.dev/dialect", "operator": "In", "values": ["hami"]}
+    term = {"nodeSelectorTerms": [{"matchExpressions": [chosen]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
+    specs = {
+        "theirs": {**spec, "nodeSelector": {"pool": "gpu"}},
+        "selecting": {**spec, "nodeSelector": {"vgpu.dev/dialect": "hami"}},
+        "affine": {**spec, "affinity": affinity},
+    }
+
+    def refusal(name: str) -> str:
+        item = {**PROBE, "metadata": {"name": name}, "spec": specs[name]}
+        words = ("create", "-f", "-", "--dry-run=server")
+        return site.kubectl(*words, stdin=json.dumps(item)).stderr
+
+    wait_until(lambda: "vgpu.dev" in refusal("selecting"), "the webhooks are known")
+    scoped = {name: "vgpu.dev" in refusal(name) for name in specs}
+    assert (
+        site.helm("upgrade", "vgpu", str(CHART), *options, "--set=dialectScope=cluster").status == 0
+    )
+    wait_until(lambda: "vgpu.dev" in refusal("theirs"), "the whole cluster is asked about")
+
+    assert scoped == {"theirs": False, "selecting": True, "affine": True}
 
 
 def test_no_replica_stops_pods_with_a_slice_and_no_others(site: Site) -> None:

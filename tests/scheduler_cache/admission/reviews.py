@@ -26,6 +26,7 @@ ALICE = "alice"
 RULES = Rules(
     dialects=every_dialect(KEYRING),
     ours=frozenset(DIALECTS),
+    scope="cluster",
     user=US,
     join_users=frozenset({JOINED}),
 )

@@ -15,7 +15,7 @@ from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
 from scheduler_cache.cluster_server import Running, running
 from scheduler_cache.config import Config
-from scheduler_cache.config_kubernetes import KubernetesConfig
+from scheduler_cache.config_kubernetes import DIALECTS, AdmissionConfig, KubernetesConfig
 from scheduler_cache.kube.informer import Timing
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_cache.builders import GIB
@@ -63,6 +63,7 @@ class Site:
                     lease_seconds=6.0,
                     renew_seconds=4.0,
                     retry_seconds=0.1,
+                    admission=AdmissionConfig(dialects=DIALECTS, dialect_scope="cluster"),
                 ),
                 **kubernetes,
             ),

@@ -492,7 +492,7 @@ async def test_a_dialect_that_admission_leaves_out_holds_nothing_by_its_annotati
     source["spec"] = {"nodeName": "n1", "containers": [{"name": "main"}]}
     await site.server.put(PODS, source)
     await site.server.put(NODES, node_object("n1"))
-    ours = AdmissionConfig(dialects=("native", "volcano"))
+    ours = AdmissionConfig(dialects=("native", "volcano"), dialect_scope="cluster")
     async with (
         site.replica(admission=ours) as replica,
         site.node(replica, "n1") as node,

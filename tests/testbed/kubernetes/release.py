@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from scheduler_cache.config_kubernetes import DIALECTS
 from tests.testbed import REPOSITORY
 from tests.testbed.kubernetes.control_plane import ControlPlane
 from tests.testbed.kubernetes.programs import find_built
@@ -32,6 +33,7 @@ class Release:
             f"--kubeconfig={kubeconfig}",
             f"--namespace={NAMESPACE}",
             "--create-namespace",
+            *("--set=dialectScope=cluster", f"--set=dialects={{{','.join(DIALECTS)}}}"),
             *(f"--set={each}" for each in values),
         )
         _run(
