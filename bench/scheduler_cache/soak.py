@@ -249,9 +249,7 @@ class Soak:
         agent = self._agents[number % self._size.nodes]
         made = await self._send(session, "POST", _PODS, synthetic.asking(number))
         await self._bind(session, made["metadata"], node)
-        asked = pb.ResolveRequest(container_uuid=synthetic.container_uuid(number))
-        stub = agent.stubs[self._leader]
-        answer = await stub.Resolve(asked, timeout=30, wait_for_ready=True)
+        answer = await self._resolve(agent, number)
         agent.running[answer.allocation.allocation_id] = answer.allocation
         path = f"{_PODS}/{made['metadata']['name']}"
         await self._send(session, "PATCH", path, {"status": {"phase": "Running"}})
@@ -265,6 +263,16 @@ class Soak:
         if outlives:
             await asyncio.sleep(_OUTLIVES_SECONDS)
             del agent.running[answer.allocation.allocation_id]
+
+    async def _resolve(self, agent: Agent, number: int) -> pb.ResolveResponse:
+        """Ask as an agent does that creates a container: again, where none answers."""
+        asked = pb.ResolveRequest(container_uuid=synthetic.container_uuid(number))
+        while True:
+            call = agent.stubs[self._leader].Resolve(asked, timeout=8)
+            if await call.code() is grpc.StatusCode.OK:
+                answer: pb.ResolveResponse = await call
+                return answer
+            await self._find_leader()
 
     async def _bind(
         self, session: aiohttp.ClientSession, metadata: dict[str, Any], node: str
