@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the webhooks. Every replica does: an answer depends on the question alone.
 
-That is why a dry run needs nothing of its own: an answer changes nothing, here or elsewhere.
+The one exception: of a Binding that carries annotations of ours, the pod is read from the API
+server, since it may repeat what the pod carries. An answer changes nothing, here or elsewhere, so
+that a dry run needs nothing of its own.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
+from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -26,13 +29,17 @@ from scheduler_cache.admission.review import (
     review_of,
 )
 from scheduler_cache.admission.rules import Rules
-from scheduler_cache.admission.validation import validated
+from scheduler_cache.admission.validation import needs_pod, validated
 from scheduler_cache.cluster_certificate import CertificateKeeper
 from scheduler_cache.config_kubernetes import KubernetesConfig
 from scheduler_cache.https import Answer, Handler, PemSource, pem_files, serving
 from scheduler_cache.kube.client import KubeClient
+from scheduler_cache.kube.errors import KubeError, UnreachableError
 
 logger = logging.getLogger(__name__)
+
+# Less than the API server waits for the answer, so that it hears the reason.
+_READ_SECONDS: Final = 3.0
 
 _SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1)
 
@@ -70,12 +77,11 @@ class Admission:
     ) -> None:
         self._client = client
         self._kubernetes = kubernetes
+        self._rules = rules
         self._metrics = AdmissionMetrics(registry)
         self._handlers = {
-            MUTATE_PATH: self._handler(
-                "mutate", lambda review: mutated(review, rules, lambda: str(uuid.uuid4()))
-            ),
-            VALIDATE_PATH: self._handler("validate", lambda review: validated(review, rules)),
+            MUTATE_PATH: self._handler("mutate", self._mutated),
+            VALIDATE_PATH: self._handler("validate", self._validated),
         }
         self.addresses: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
         """Where it listens, with true ports, once it does."""
@@ -116,7 +122,30 @@ class Admission:
         client_ca = Path(admission.client_ca) if admission.client_ca else None
         return pem_files(Path(admission.certificate), Path(admission.key), client_ca)
 
-    def _handler(self, webhook: str, judge: Callable[[Review], Verdict]) -> Handler:
+    async def _mutated(self, review: Review) -> Verdict:
+        return mutated(review, self._rules, lambda: str(uuid.uuid4()))
+
+    async def _validated(self, review: Review) -> Verdict:
+        if not needs_pod(review, self._rules):
+            return validated(review, self._rules)
+        try:
+            pod = await self._pod_of(review)
+        except KubeError as error:
+            return Verdict(denial=f"the pod of the Binding was not read: {error}; bind it again")
+        return validated(review, self._rules, pod)
+
+    async def _pod_of(self, review: Review) -> dict[str, Any]:
+        """Return the pod that a Binding is for. Never the informer's, which may be behind."""
+        metadata = review.new.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        path = f"/api/v1/namespaces/{quote(review.namespace, '')}/pods/{quote(str(name), '')}"
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                return await self._client.get(path)
+        except TimeoutError:
+            raise UnreachableError(f"no answer within {_READ_SECONDS:g} s") from None
+
+    def _handler(self, webhook: str, judge: Callable[[Review], Awaitable[Verdict]]) -> Handler:
         reviews, seconds = self._metrics.reviews, self._metrics.seconds.labels(webhook)
 
         async def answer(body: bytes) -> Answer:
@@ -126,7 +155,7 @@ class Admission:
             except UnreadableReviewError as error:
                 reviews.labels(webhook, "unreadable").inc()
                 return Answer(f"{error}\n".encode(), 400)
-            verdict = judge(review)
+            verdict = await judge(review)
             answered = answer_of(review, verdict)
             reviews.labels(webhook, _outcome(verdict)).inc()
             seconds.observe(time.perf_counter() - start)

@@ -122,17 +122,18 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
             [_rule(["CREATE"], ["pods/binding", "bindings"])],
             [("not-vgpu", f"!({us})")],
             [
-                (
-                    f"!({cel.annotated(OWN_ANNOTATIONS)})",
-                    "an annotation is written by vgpu alone",
-                ),
+                (f"!({cel.annotated(own)})", "an annotation is written by vgpu alone"),
+                # No expression sees the pod. A scheduler may repeat its annotations; whether it
+                # changes one, the webhook sees.
                 (
                     f"{known} || !({cel.guarded_anywhere(rules, decided)})",
                     "an annotation or a label is written by a scheduler alone",
                 ),
                 (
-                    f"!(({_asking_anew(rules)}) || ({cel.asks_an_engine()}))",
-                    "an annotation would change what the pod asked for",
+                    f"{known} || !(({_asking_anew(rules)}) || "
+                    f"({cel.annotated([CONTAINER_UUIDS])}) || ({cel.asks_an_engine()}))",
+                    "an annotation may change what the pod asked for; if a scheduler repeats the "
+                    "pod's own, name its user in kubernetes.admission.join_users",
                 ),
             ],
         ),

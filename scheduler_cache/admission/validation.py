@@ -13,6 +13,7 @@ from scheduler_cache.admission.creation import check_new
 from scheduler_cache.admission.podspec import (
     containers_of,
     ephemeral_containers_of,
+    metadata_of,
     resources_of,
     spec_of,
     text_of,
@@ -39,13 +40,38 @@ _ALONE: Final = "is written by vgpu alone"
 _ANEW: Final = "delete the pod and create it anew"
 
 
-def validated(review: Review, rules: Rules) -> Verdict:
-    """Return whether the object may be stored. What is none of our business may."""
-    check = _CHECKS.get((review.operation, review.resource, review.subresource))
-    if check is None:
-        return ALLOWED
+_BINDINGS: Final = frozenset({("CREATE", "pods", "binding"), ("CREATE", "bindings", "")})
+
+
+def needs_pod(review: Review, rules: Rules) -> bool:
+    """Return whether the pod must be read before its Binding can be judged.
+
+    Some schedulers repeat all of the pod's annotations on its Binding (Volcano does).
+    """
+    if _asked_about(review) not in _BINDINGS or review.user == rules.user:
+        return False
+    metadata = review.new.get("metadata")
+    return isinstance(metadata, dict) and any(
+        rules.own(name)
+        or rules.asking(name)
+        or rules.foreign(name, label=key == "labels")
+        or cdi_annotations([name])
+        for key in ("annotations", "labels")
+        for name in metadata.get(key) or ()
+    )
+
+
+def validated(review: Review, rules: Rules, pod: Json | None = None) -> Verdict:
+    """Return whether the object may be stored. What is none of our business may.
+
+    `pod`: of a Binding, its pod as the API server has it; None: it was not read.
+    """
+    asked = _asked_about(review)
     try:
-        check(review, rules)
+        if asked in _BINDINGS:
+            _bound(review, rules, pod or {})
+        elif check := _CHECKS.get(asked):
+            check(review, rules)
     except DeniedError as error:
         return Verdict(denial=str(error))
     return ALLOWED
@@ -99,17 +125,28 @@ def _updated(review: Review, rules: Rules) -> None:
     check_privileges(added, rules)
 
 
-def _bound(review: Review, rules: Rules) -> None:
-    """Judge a Binding, whose annotations become the pod's."""
-    # Whose pod it is, a Binding does not say: in the scope of nodes it may be another system's.
-    guarded = rules.scope == CLUSTER
-    for name in texts_of(review.new, "annotations"):
+def _bound(review: Review, rules: Rules, pod: Json) -> None:
+    """Judge a Binding, whose annotations and labels become the pod's.
+
+    It may repeat what the pod carries already. Only the uid makes sure that the API server binds
+    the pod that was read, and no later one of its name.
+    """
+    uid = metadata_of(review.new).get("uid")
+    same = bool(uid) and uid == metadata_of(pod).get("uid")
+    # Of a pod that was not read, the scope of nodes cannot say that it is ours.
+    guarded = rules.scope == CLUSTER or (same and _guarded(pod, rules))
+    carried = texts_of(pod, "annotations") if same else {}
+    for name, text in texts_of(review.new, "annotations").items():
+        if carried.get(name) == text:
+            continue
         _check_writer(review, rules, name, guarded)
         asks = rules.asking(name) and (guarded or name not in rules.foreign_request_annotations)
         if asks or cdi_annotations([name]):
             raise DeniedError(f"{name!a} on a Binding would change what the pod asked for")
-    for name in texts_of(review.new, "labels"):
-        _check_writer(review, rules, name, guarded, label=True)
+    carried = texts_of(pod, "labels") if same else {}
+    for name, text in texts_of(review.new, "labels").items():
+        if carried.get(name) != text:
+            _check_writer(review, rules, name, guarded, label=True)
 
 
 def _node(review: Review, rules: Rules) -> None:
@@ -152,6 +189,10 @@ def _check_writer(
         )
 
 
+def _asked_about(review: Review) -> tuple[str, str, str]:
+    return review.operation, review.resource, review.subresource
+
+
 def _changed(old: Json, new: Json) -> Iterator[str]:
     return (name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
@@ -179,12 +220,10 @@ _CHECKS: Final[dict[tuple[str, str, str], Callable[[Review, Rules], None]]] = {
     ("UPDATE", "pods", "status"): _updated,
     ("UPDATE", "pods", "resize"): _updated,
     ("UPDATE", "pods", "ephemeralcontainers"): _updated,
-    ("CREATE", "pods", "binding"): _bound,
-    ("CREATE", "bindings", ""): _bound,
     ("CREATE", "nodes", ""): _node,
     ("UPDATE", "nodes", ""): _node,
     ("UPDATE", "nodes", "status"): _node,
 }
 
-JUDGED: Final = frozenset(_CHECKS)
+JUDGED: Final = frozenset(_CHECKS) | _BINDINGS
 """(operation, resource, subresource) of everything that is judged here."""

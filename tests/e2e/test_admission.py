@@ -316,7 +316,30 @@ async def decisions(world: Cluster, us: KubeClient) -> None:
             with pytest.raises(ApiError, match="written by vgpu alone"):
                 await client.create(f"{PODS}/plain/binding", bind)
         await us.create(f"{PODS}/plain/binding", bind)
+        await repeated(world, us)
         await nodes(world, us, alice)
+
+
+async def repeated(world: Cluster, us: KubeClient) -> None:
+    """Volcano repeats on its Binding what the pod carries; nobody may change it there."""
+    carried = {"nvidia.com/use-gputype": "A100", "a/b": "c"}
+    async with world.client(ALICE) as alice, world.client(JOINED) as joined:
+        pod = await alice.create(PODS, gpu_pod("repeated", {"cpu": "1"}, carried))
+        bind = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": "repeated",
+                "uid": pod["metadata"]["uid"],
+                "annotations": {**carried, "volcano.sh/vgpu-ids-new": "x"},
+            },
+            "target": {"kind": "Node", "name": "nowhere"},
+        }
+        with pytest.raises(ApiError, match="is written by a scheduler"):
+            await alice.create(f"{PODS}/repeated/binding", bind)
+        await joined.create(f"{PODS}/repeated/binding", bind)
+        bound = await us.get(f"{PODS}/repeated")
+        assert bound["metadata"]["annotations"].items() >= bind["metadata"]["annotations"].items()
 
 
 async def nodes(world: Cluster, us: KubeClient, alice: KubeClient) -> None:

@@ -129,6 +129,33 @@ async def test_a_replica_answers_reviews_and_counts_them(site: Site) -> None:
     assert 'vgpu_admission_seconds_count{webhook="mutate"} 2.0' in text
 
 
+async def test_a_binding_is_compared_with_its_pod(site: Site) -> None:
+    """Volcano repeats the pod's annotations on its Binding."""
+    carried = {"vgpu.dev/container-uuids": "{}", "nvidia.com/use-gputype": "A100"}
+    pod = new_pod(container(memory="1Gi"), annotations=carried)
+    pod["metadata"] |= {"name": "p", "uid": "uid-1"}
+    await site.server.put("/api/v1/pods", pod)
+
+    def binding(name: str = "p", **changes: str) -> dict[str, Any]:
+        metadata = {"name": name, "uid": "uid-1", "annotations": {**carried, **changes}}
+        target = {"kind": "Node", "name": "n1"}
+        return body(
+            {"kind": "Binding", "metadata": metadata, "target": target},
+            resource={"group": "", "version": "v1", "resource": "pods"},
+            subResource="binding",
+        )
+
+    async with site.replica(admission=LISTENING) as replica, calling(site, replica) as caller:
+        same = await caller.ask("/validate", binding())
+        other = await caller.ask("/validate", binding(**{"nvidia.com/use-gputype": "H200"}))
+        lost = await caller.ask("/validate", binding(name="gone/../p"))
+
+    assert same["allowed"] is True, same
+    assert "would change what the pod asked for" in other["status"]["message"]
+    assert "the pod of the Binding was not read" in lost["status"]["message"]
+    assert "bind it again" in lost["status"]["message"]
+
+
 async def test_a_dry_run_is_answered_and_changes_nothing(site: Site) -> None:
     async with site.replica(admission=LISTENING) as replica, calling(site, replica) as caller:
         before = len(site.server.requests)

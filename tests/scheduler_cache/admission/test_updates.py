@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_cache.admission.validation import validated
+from scheduler_cache.admission.validation import needs_pod, validated
 from tests.scheduler_cache.admission.reviews import (
     ALICE,
     JOINED,
@@ -224,6 +224,60 @@ def test_a_binding_carries_the_decision_of_who_decides() -> None:
 def test_a_binding_carries_no_request(annotation: str) -> None:
     for user in (ALICE, JOINED, US):
         assert annotation in bound(binding(**{annotation: "1"}), user)
+
+
+# What Volcano repeats of a pod on its Binding: ours, its own, and what anybody may write.
+CARRIED = {
+    "vgpu.dev/container-uuids": '{"main":"00000000-0000-4000-8000-000000000001"}',
+    "nvidia.com/use-gputype": "A100",
+    "volcano.sh/vgpu-use-gpuuuid": "GPU-1",
+    "hami.io/vgpu-node": "node-1",
+    "cdi.k8s.io/x": "1",
+    "a/b": "c",
+}
+
+
+def repeated(
+    source: dict[str, Any], carried: dict[str, Any], user: str, uid: str = "uid-1"
+) -> tuple[bool, str]:
+    """Return whether the pod of a Binding is asked for, and why the Binding is denied."""
+    source["metadata"]["uid"] = "uid-1"
+    asked = review(source, user=user, resource="pods", subresource="binding")
+    pod = {"metadata": {"uid": uid, **carried}}
+    return needs_pod(asked, RULES), validated(asked, RULES, pod).denial
+
+
+@pytest.mark.parametrize("user", [ALICE, JOINED])
+def test_a_binding_may_repeat_what_the_pod_carries(user: str) -> None:
+    labelled = binding(**CARRIED)
+    labelled["metadata"]["labels"] = {"runai-gpu-group": "g"}
+    carried = {"annotations": CARRIED, "labels": {"runai-gpu-group": "g"}}
+
+    assert repeated(labelled, carried, user) == (True, "")
+
+
+@pytest.mark.parametrize("name", [name for name in CARRIED if name != "a/b"])
+def test_a_binding_changes_and_adds_nothing_that_is_reserved(name: str) -> None:
+    changed = {"annotations": {**CARRIED, name: "other"}}
+    missing = {"annotations": {key: CARRIED[key] for key in CARRIED if key != name}}
+
+    for carried in (changed, missing):
+        assert name in repeated(binding(**CARRIED), carried, ALICE)[1]
+
+
+def test_a_binding_of_another_pod_of_that_name_repeats_nothing() -> None:
+    carried = {"annotations": CARRIED}
+    unnamed = review(binding(**CARRIED), user=JOINED, resource="bindings")
+
+    assert "by vgpu alone" in repeated(binding(**CARRIED), carried, JOINED, uid="uid-2")[1]
+    # Without a uid the API server binds whichever pod has the name by then.
+    assert "by vgpu alone" in validated(unnamed, RULES, {"metadata": carried}).denial
+
+
+def test_only_a_binding_with_something_reserved_asks_for_its_pod() -> None:
+    assert not repeated(binding(**{"a/b": "c"}), {}, ALICE)[0]
+    assert not repeated(binding(**{"vgpu.dev/allocation": "{}"}), {}, US)[0]
+    assert not needs_pod(review(binding(**CARRIED), user=ALICE), RULES)
 
 
 def node(**metadata: Any) -> dict[str, Any]:  # noqa: ANN401  a node's
