@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """HAMi 2.4 to 2.10, NVIDIA cards: `nvidia.com/gpu*` and `hami.io/*`. Pure.
 
-Source: HAMi pkg/device, pkg/device/nvidia, pkg/util at v2.4 … v2.10. Its decision lists one entry
-per container, init containers first, also for containers without a card.
+Source: HAMi pkg/device, pkg/device/nvidia, pkg/util, pkg/scheduler/score.go at v2.4 … v2.10. Its
+decision lists entries of containers in their order. Which containers without a card have an empty
+entry differs: all of `spec.containers` (2.7, 2.8), init containers as well (2.9), those behind the
+first card (2.4 to 2.6), none (2.10).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from scheduler_cache.dialects.fields import (
 )
 from scheduler_cache.model import MAX_SLICES, Allocation, Card, MemoryAmount, Request
 from scheduler_cache.pod import Container, KubeNode, Pod
+from scheduler_cache.units import counted
 
 COUNT = "nvidia.com/gpu"
 MEMORY = "nvidia.com/gpumem"
@@ -122,11 +125,12 @@ class Hami(Dialect):
 
     def parse_allocation(self, pod: Pod) -> Decision:
         """Return the decision; MIG places count on their card and are resolved by MIG UUID only."""
-        parts = containers_of(pod.annotations[ALLOCATED])
+        text = pod.annotations[ALLOCATED]
         migs = _mig_uuids(pod.annotations.get(MIG_ALLOCATIONS))
         doubt = ""
-        found: dict[str, tuple[StatedSlice, ...]] = {}
-        for i, devices in enumerate(parts):
+        entries: dict[int, tuple[StatedSlice, ...]] = {}
+        listed = containers_of(text)
+        for i, devices in enumerate(listed):
             slices = []
             for j, fields in enumerate(devices):
                 part = stated(ALLOCATED, fields, MIB)
@@ -140,14 +144,9 @@ class Hami(Dialect):
                     assert part is not None
                 slices.append(part)
             if slices:
-                if i >= len(pod.containers):
-                    raise DialectError(
-                        ALLOCATED,
-                        pod.annotations[ALLOCATED],
-                        f"it lists container number {i}, and the pod has {len(pod.containers)}",
-                        FIX_DECISION,
-                    )
-                found[pod.containers[i].name] = tuple(slices)
+                entries[i] = tuple(slices)
+        names = _holders(pod, list(entries), len(listed), text)
+        found = dict(zip(names, entries.values(), strict=True))
         return Decision(
             dialect=self.name,
             node_name=pod.annotations.get(NODE, ""),
@@ -290,6 +289,40 @@ class Hami(Dialect):
             # HAMi's 0 is the high priority, 1 and none the low one; ours is the larger number.
             priority=1 if number(PRIORITY, 0, 1) == 0 else 0,
         )
+
+
+def _holders(pod: Pod, places: list[int], listed: int, text: str) -> list[str]:
+    """Return the names of the containers to which the entries with cards belong, in their order.
+
+    `places`: the positions of these entries among all `listed` ones. If they are as many as the
+    containers that ask, they belong to those: HAMi's own plugin serves them so. Else their
+    positions count.
+    """
+    if not places:
+        return []
+    apps = [each.name for each in pod.app_containers]
+    every = [each.name for each in pod.containers]
+    asking = [each.name for each in pod.containers if _asks_hami(each)]
+    # Up to 2.8 the init containers did not count.
+    for names in (asking, [name for name in asking if name in apps]):
+        if len(names) == len(places):
+            return names
+    for names in (every, apps):
+        if len(names) == listed:
+            return [names[place] for place in places]
+    raise DialectError(
+        ALLOCATED,
+        text,
+        f"it gives cards to {counted(len(places), 'container')}, and the pod has {len(asking)} "
+        "that ask",
+        FIX_DECISION,
+    )
+
+
+def _asks_hami(container: Container) -> bool:
+    """Return whether HAMi looks for cards for a container, whoever owns `nvidia.com/gpu` here."""
+    asked = (container.asked(resource) for resource in (COUNT, *_ASKING))
+    return container.asked(COUNT) != "0" and any(text is not None for text in asked)
 
 
 def _mig_uuids(text: str | None) -> dict[tuple[int, int], str]:

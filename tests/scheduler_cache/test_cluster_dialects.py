@@ -174,7 +174,7 @@ def test_a_decision_of_thousands_of_slices_is_not_counted_one_by_one() -> None:
 
 def test_a_decision_about_a_container_that_asks_for_nothing_is_not_believed() -> None:
     joined = world(hami_cards(A, B))
-    source = hami_pod(devices=f";{A},NVIDIA,8192,30:;")
+    source = hami_pod(devices=f"{A},NVIDIA,8192,30:;{B},NVIDIA,8192,30:;")
     source["spec"]["containers"].append(container_of("web", {}))
 
     joined.apply(source)

@@ -199,7 +199,7 @@ def test_a_missing_tail_and_further_fields_are_no_matter() -> None:
 
 
 def test_more_containers_than_the_pod_has_is_an_error() -> None:
-    with pytest.raises(DialectError, match="container number 1"):
+    with pytest.raises(DialectError, match="cards to 2 containers, and the pod has 1 that ask"):
         HAMI.parse_allocation(
             decided(asking(gpumem="1"), devices=f"{A},NVIDIA,1,0:;{B},NVIDIA,1,0:;")
         )
