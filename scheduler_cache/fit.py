@@ -48,7 +48,7 @@ class Room:
             self.use.memory_bytes > self.card.memory_bytes
             or self.use.reserved_percent > self.card.cores_percent
             or self.use.slices > self.card.slots
-            or (bool(self.use.exclusive_holders) and self.use.slices > 1)
+            or (bool(self.use.exclusive_holders) and self.use.holders > 1)
         )
 
 

@@ -302,7 +302,10 @@ class CardUse:
     memory_bytes: int = 0
     reserved_percent: int = 0
     slices: int = 0
+    """Most at any one time: init containers have ended before the others start."""
     exclusive_holders: tuple[str, ...] = ()
+    holders: int = 0
+    """Pods, or containers without a pod, that hold something of it."""
 
     def plus(self, allocation: Allocation, card_uuid: str) -> CardUse:
         """Return the use with `allocation`'s slices of the card added."""
@@ -329,7 +332,7 @@ class CardUse:
             else:
                 place = holders.index(allocation.holder)
                 holders = holders[:place] + holders[place + 1 :]
-        return CardUse(memory_bytes, reserved_percent, slices, holders)
+        return CardUse(memory_bytes, reserved_percent, slices, holders, self.holders + sign)
 
 
 def slices_of(allocation: Allocation, card_uuid: str) -> Iterator[Slice]:

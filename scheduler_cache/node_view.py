@@ -99,7 +99,8 @@ class _Given:
     record: Record
     slices: dict[str, tuple[Slice, ...]]
     amounts: Amounts
-    exclusive: frozenset[str]
+    alone: frozenset[str]
+    """The containers that hold their cards alone."""
     epoch: int
     doubt: str = ""
     running: bool = False
@@ -113,7 +114,9 @@ class _Given:
     @property
     def hold(self) -> Hold:
         pod = self.record.pod
-        return Hold(f"pod {pod}", self.amounts, self.exclusive, pod.uid)
+        over = _inits(pod) if self.init_over else frozenset()
+        exclusive = {part.card_uuid for name in self.alone - over for part in self.slices[name]}
+        return Hold(f"pod {pod}", self.amounts, frozenset(exclusive), pod.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +269,7 @@ def _given(
         record=record,
         slices=slices,
         amounts=amounts,
-        exclusive=frozenset(
-            part.card_uuid
-            for name, each in slices.items()
-            if _exclusive(record, decision.exclusive, name)
-            for part in each
-        ),
+        alone=frozenset(name for name in slices if _exclusive(record, decision.exclusive, name)),
         epoch=decision.epoch,
         doubt=doubts[0] if doubts else "",
         running=bool(alive),
@@ -295,6 +293,10 @@ def _init_over(pod: Pod, alive: frozenset[str]) -> bool:
     return pod.init_finished and not any(
         each.kind is ContainerKind.INIT and each.name in alive for each in pod.containers
     )
+
+
+def _inits(pod: Pod) -> frozenset[str]:
+    return frozenset(each.name for each in pod.containers if each.kind is ContainerKind.INIT)
 
 
 def _exclusive(record: Record, named: frozenset[str], container_name: str) -> bool:
@@ -358,9 +360,11 @@ def _anywhere(view: NodeView, record: Record, why: str, init_over: bool) -> _Any
                 if request is not None:
                     parts.append((each.kind, {uuid: _largest(request, owned.card)}))
             if record.request.pod_level:
-                parts = parts[:1]
+                # One account for all, whichever of them is an init container.
+                parts = [(ContainerKind.APP, held) for _, held in parts[:1]]
             amounts.update(footprint(parts, init_over))
-        if any(map(alone, record.request.containers.values())):
+        over = _inits(pod) if init_over and not record.request.pod_level else frozenset()
+        if any(alone(each) for name, each in record.request.containers.items() if name not in over):
             sole = frozenset(amounts)
     elif record.request_error:
         amounts = {
@@ -488,7 +492,7 @@ def _answer(
     record = each.record
     pod = record.pod
     state = view.states[pod.uid]
-    inits = {one.name for one in pod.containers if one.kind is ContainerKind.INIT}
+    inits = _inits(pod)
     for name, slices in each.slices.items():
         allocation_id = record.ids[name]
         request = record.request.containers[name] if record.request else None
@@ -505,7 +509,7 @@ def _answer(
             account_id=pod.uid if pod_level else "",
             source_dialect=decision.dialect if decision else "",
             whole_cards=request is not None and request.whole_cards,
-            exclusive=any(part.card_uuid in each.exclusive for part in slices),
+            exclusive=name in each.alone,
         )
         if contested(allocation_id, pod):
             why = f"its UUID {allocation_id} belongs to an older pod"
@@ -543,17 +547,23 @@ def _overbooked(view: NodeView, uses: Mapping[str, CardUse], each: _Given) -> st
 def added(uses: Mapping[str, CardUse], hold: Hold) -> dict[str, CardUse]:
     """Return `uses` with `hold` in them."""
     after = dict(uses)
-    for uuid, amount in hold.amounts.items():
-        use = after.get(uuid, CardUse())
-        after[uuid] = CardUse(
-            use.memory_bytes + amount.memory_bytes,
-            use.reserved_percent + amount.reserved_percent,
-            use.slices + amount.slices,
-            (*use.exclusive_holders, hold.holder)
-            if uuid in hold.exclusive
-            else use.exclusive_holders,
-        )
+    for uuid in hold.amounts:
+        after[uuid] = held_with(after.get(uuid, CardUse()), hold, uuid)
     return after
+
+
+def held_with(use: CardUse, hold: Hold, card_uuid: str) -> CardUse:
+    """Return the use of a card with what `hold` has of it."""
+    amount = hold.amounts[card_uuid]
+    return CardUse(
+        use.memory_bytes + amount.memory_bytes,
+        use.reserved_percent + amount.reserved_percent,
+        use.slices + amount.slices,
+        (*use.exclusive_holders, hold.holder)
+        if card_uuid in hold.exclusive
+        else use.exclusive_holders,
+        use.holders + 1,
+    )
 
 
 def held_words(hold: Hold, card_uuid: str) -> str:

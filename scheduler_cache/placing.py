@@ -97,6 +97,7 @@ def _taken(rooms: Rooms, request: Request, slices: tuple[Slice, ...], default: C
                 (*use.exclusive_holders, "another container of the pod")
                 if exclusive
                 else use.exclusive_holders,
+                use.holders + 1,
             ),
         )
     return after

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from scheduler_cache.dialects.dialect import PodRequest
 from scheduler_cache.fit import policy_of
-from scheduler_cache.footprint import NOTHING, Amount, footprint
+from scheduler_cache.footprint import Amount, footprint
 from scheduler_cache.model import CardPolicy, CardUse, Slice
-from scheduler_cache.node_view import Hold, NodeView, added
+from scheduler_cache.node_view import Hold, NodeView, added, held_with
 from scheduler_cache.placing import place_pod
 from scheduler_cache.pod import Pod
 
@@ -30,15 +30,7 @@ def use_of(holds: Iterable[Hold], card_uuid: str) -> CardUse:
     """Return what is held of one card together."""
     use = CardUse()
     for hold in holds:
-        amount = hold.amounts.get(card_uuid, NOTHING)
-        use = CardUse(
-            use.memory_bytes + amount.memory_bytes,
-            use.reserved_percent + amount.reserved_percent,
-            use.slices + amount.slices,
-            (*use.exclusive_holders, hold.holder)
-            if card_uuid in hold.exclusive
-            else use.exclusive_holders,
-        )
+        use = held_with(use, hold, card_uuid)
     return use
 
 
@@ -81,6 +73,7 @@ def _larger(one: CardUse, other: CardUse) -> CardUse:
         max(one.reserved_percent, other.reserved_percent),
         max(one.slices, other.slices),
         one.exclusive_holders or other.exclusive_holders,
+        max(one.holders, other.holders),
     )
 
 

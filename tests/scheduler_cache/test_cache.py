@@ -45,7 +45,7 @@ def test_a_new_claim_runs_and_holds_its_slices(host: Host) -> None:
     assert claim.state is ClaimState.RUNNING
     assert claim.since_unix_ns == host.now
     assert claim.allocation.allocation_id == "a1"
-    assert host.cache.room("GPU-1").use == CardUse(2 * GIB, 25, 1)
+    assert host.cache.room("GPU-1").use == CardUse(2 * GIB, 25, 1, holders=1)
 
 
 def test_the_same_request_under_the_same_key_is_the_same_claim(host: Host) -> None:
@@ -352,7 +352,7 @@ def test_a_running_container_that_the_cache_lost_is_taken_back(host: Host) -> No
     host.report(told(lost))
 
     assert host.cache.claim("lost").request is None
-    assert host.cache.room("GPU-1").use == CardUse(6 * GIB, 40, 1)
+    assert host.cache.room("GPU-1").use == CardUse(6 * GIB, 40, 1, holders=1)
 
 
 def test_a_container_taken_back_may_overbook_a_card_which_then_takes_nobody(host: Host) -> None:

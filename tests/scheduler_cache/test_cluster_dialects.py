@@ -102,6 +102,48 @@ def test_a_joined_schedulers_decision_is_resolved() -> None:
     assert joined.used() == (8, 30, 1)
 
 
+def whole_then_parts(uid: str = "p1", **options: Any) -> dict[str, Any]:  # noqa: ANN401  pod()'s
+    """Return a pod whose init container has all of a card, and the others parts of it."""
+    part = {"nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "30"}
+    whole = {"nvidia.com/gpumem-percentage": "100", "nvidia.com/gpucores": "100"}
+    devices = f"{A},NVIDIA,81920,100:;" + 2 * f"{A},NVIDIA,8192,30:;"
+    return pod(
+        uid,
+        container_of("one", part),
+        container_of("two", part),
+        inits=[container_of("first", whole)],
+        node=NODE,
+        annotations={"hami.io/vgpu-devices-allocated": devices, "hami.io/vgpu-node": NODE},
+        **options,
+    )
+
+
+def test_an_init_containers_whole_card_is_not_overbooked_by_its_own_pod() -> None:
+    joined = world(hami_cards(A, B))
+
+    joined.apply(whole_then_parts())
+
+    assert joined.resolve("p1", "first").whole_cards
+    assert joined.resolve("p1", "two").slices[0].memory_bytes == 8 * GIB
+    assert joined.used() == (80, 100, 2)
+
+
+def test_a_whole_card_is_overbooked_by_another_pods_slice() -> None:
+    joined = world(hami_cards(A, B))
+
+    joined.apply(whole_then_parts())
+    joined.apply(hami_pod("p2"))
+
+    assert joined.resolve("p1", "first")
+    with pytest.raises(NotBelievedError, match="is overbooked"):
+        joined.resolve("p2")
+
+    joined.apply(whole_then_parts(init_done=["first"]))
+
+    assert joined.resolve("p2")
+    assert not joined.resolve("p2").exclusive
+
+
 def test_where_another_scheduler_decides_we_place_nothing() -> None:
     joined = world(hami_cards(A, B))
     joined.apply(pod("p1"))

@@ -22,7 +22,7 @@ from scheduler_cache.errors import (
 )
 from scheduler_cache.pod import KubeNode, Pod, pod_of
 from scheduler_cache.record import AllocationState
-from tests.scheduler_cache.builders import NODE
+from tests.scheduler_cache.builders import GIB, NODE
 from tests.scheduler_cache.kube_objects import (
     A,
     B,
@@ -162,6 +162,34 @@ def test_an_init_container_that_is_over_gets_no_slice_that_others_may_have() -> 
     }
     assert world.resolve("p1", "main")
     assert world.resolve("p2", "main")
+
+
+def test_a_whole_card_of_an_init_container_is_cut_up_for_the_others() -> None:
+    """They never run at a time: the pod does not overbook its own card."""
+    world = World(gpu(A))
+    inits = [container("first", memory_percent="100")]
+    apps = [container("one", memory="2Gi"), container("two", memory="3Gi")]
+
+    bound = world.bind(pod("p1", *apps, inits=inits))
+
+    assert world.resolve("p1", "first").whole_cards
+    assert [world.resolve("p1", name).exclusive for name in ("first", "one", "two")] == [
+        True,
+        False,
+        False,
+    ]
+    assert world.used() == (8, 100, 2)
+    with pytest.raises(NoRoomError, match="held exclusively"):
+        world.bind(pod("p2", container(memory="1Gi")))
+
+    later = pod("p1", *apps, inits=inits, node=NODE, init_done=["first"])
+    later["metadata"]["annotations"] = bound["metadata"]["annotations"]
+    world.apply(later)
+
+    assert world.used() == (5, 0, 2)
+    world.bind(pod("p3", container(memory="1Gi")))
+    assert world.resolve("p3").slices[0].card_uuid == A
+    assert world.resolve("p1", "two").slices[0].memory_bytes == 3 * GIB
 
 
 def test_init_containers_that_run_again_hold_again() -> None:

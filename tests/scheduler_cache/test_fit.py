@@ -309,8 +309,9 @@ def test_the_order_of_the_cards_does_not_matter(
         (CardUse(101, 0, 1), True),
         (CardUse(0, 101, 1), True),
         (CardUse(0, 0, 3), True),
-        (CardUse(1, 1, 1, ("a",)), False),
-        (CardUse(1, 1, 2, ("a",)), True),
+        (CardUse(1, 1, 1, ("a",), 1), False),
+        (CardUse(1, 1, 2, ("a",), 1), False),
+        (CardUse(1, 1, 2, ("a",), 2), True),
     ],
 )
 def test_a_card_is_overbooked_by_the_first_unit_too_many(held: CardUse, overbooked: bool) -> None:

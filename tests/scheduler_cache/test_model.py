@@ -61,5 +61,5 @@ def test_adding_and_removing_an_allocation_changes_nothing() -> None:
 
     during = before.plus(two_slices, "GPU-1")
 
-    assert during == CardUse(4 * GIB, 40, 3, ("container x",))
+    assert during == CardUse(4 * GIB, 40, 3, ("container x",), 2)
     assert during.minus(two_slices, "GPU-1") == before

@@ -50,6 +50,7 @@ def held(uuid: str, gib: int = 8, used_gib: int = 0, **fields: Any) -> tuple[Car
         use.get("reserved", 0),
         use.get("slices", 1 if used_gib else 0),
         ("pod x",) if use.get("alone") else (),
+        use.get("slices", 1 if used_gib else 0),
     )
 
 

@@ -127,11 +127,11 @@ def test_at_worst_is_the_larger_of_everything() -> None:
     now = NodeView(
         name="n",
         inventory=Inventory(cards={A: OwnedCard(card=gpu(A), owner="native")}),
-        uses={A: CardUse(1, 20, 3)},
+        uses={A: CardUse(1, 20, 3, holders=3)},
     )
-    later = replace(now, uses={A: CardUse(2, 10, 4, ("pod x",))}, refusal="why")
+    later = replace(now, uses={A: CardUse(2, 10, 4, ("pod x",), 2)}, refusal="why")
 
     kept = at_worst(now, later)
 
-    assert kept.uses == {A: CardUse(2, 20, 4, ("pod x",))}
+    assert kept.uses == {A: CardUse(2, 20, 4, ("pod x",), 3)}
     assert kept.refusal == "why"
