@@ -13,6 +13,9 @@ from runtime_shim.config import Config
 from runtime_shim.errors import RuntimeShimError
 from runtime_shim.table import human_bytes, table_lines
 
+# What the scheduler cache says of a card whose owner does not limit how many slices it takes.
+_UNLIMITED = (1 << 32) - 1
+
 _JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -52,7 +55,9 @@ def nodes(config: Config, node_name: str, as_json: bool) -> None:
                         human_bytes(row["memory_bytes"]),
                         human_bytes(row["held_memory_bytes"]),
                         f"{row['held_percent']}%",
-                        f"{row['held_slots']}/{row['slots']}",
+                        str(row["held_slots"])
+                        if row["slots"] == _UNLIMITED
+                        else f"{row['held_slots']}/{row['slots']}",
                         str(row["refusal"]) or "yes",
                     )
                     for row in rows

@@ -44,8 +44,8 @@ class ClusterExplainer:
             lines.append(
                 f"{card_uuid} ({room.card.model or 'unknown model'}) of node {view.name}: "
                 f"{human_bytes(room.use.memory_bytes)} of {human_bytes(room.card.memory_bytes)} "
-                f"memory, {room.use.reserved_percent}% of cores and {room.use.slices} of "
-                f"{room.card.slots} slots are held."
+                f"memory, {room.use.reserved_percent}% of cores and "
+                f"{room.card.slot_words(room.use.slices)} are held."
             )
             if not room.card.healthy:
                 lines.append(f"It is unhealthy: {room.card.health_reason or 'no reason given'}.")

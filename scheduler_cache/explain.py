@@ -22,7 +22,7 @@ def explain_card(cache: Cache, card_uuid: str) -> list[str]:
         lines = [
             f"{card_uuid} ({card.model or 'unknown model'}): "
             f"{human_bytes(use.memory_bytes)} of {human_bytes(card.memory_bytes)} memory, "
-            f"{use.reserved_percent}% of cores and {use.slices} of {card.slots} slots are held."
+            f"{use.reserved_percent}% of cores and {card.slot_words(use.slices)} are held."
         ]
         if not card.healthy:
             lines.append(f"It is unhealthy: {card.health_reason or 'no reason given'}.")

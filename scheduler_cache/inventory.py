@@ -14,7 +14,7 @@ from functools import partial
 from scheduler_cache.dialects.dialect import Dialect, Registration, matches, tried
 from scheduler_cache.dialects.native import INVENTORY, cordoned
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.model import Card
+from scheduler_cache.model import UNLIMITED_SLOTS, Card
 from scheduler_cache.pod import KubeNode
 
 # What the leader writes of a node, beside its inventory.
@@ -151,7 +151,10 @@ def inventory_of(
                 cores_percent=max(card.cores_percent, sold.cores_percent),
                 model=card.model or sold.model,
                 minor=card.minor if card.minor >= 0 else sold.minor,
+                slots=sold.slots if joined else card.slots,
             )
+        if joined and not dialects.get(owner).limits_slots:
+            card = replace(card, slots=UNLIMITED_SLOTS)
         if uuid in elsewhere:
             refusal = f"node {elsewhere[uuid]} claims it, too"
             problems.append(f"{uuid}: {refusal}; nobody gets it")

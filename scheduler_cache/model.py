@@ -28,6 +28,10 @@ MAX_BYTES = (1 << 63) - 1
 
 _MAX_INT32 = (1 << 31) - 1
 _MAX_UINT32 = (1 << 32) - 1
+_MIB = 1 << 20
+
+UNLIMITED_SLOTS = _MAX_UINT32
+"""Of a card whose owner does not limit how many slices it takes (KAI, Koordinator)."""
 
 
 class ComputeMode(Enum):
@@ -92,6 +96,12 @@ class Card:
                     f"card {self.uuid}: {what} of {number} is not within 0..{most}"
                 )
 
+    def slot_words(self, taken: int) -> str:
+        """Return how many slots are taken, in words."""
+        if self.slots == UNLIMITED_SLOTS:
+            return f"{taken} slots without a limit"
+        return f"{taken} of {self.slots} slots"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
@@ -111,18 +121,28 @@ class MemoryAmount:
 
     bytes: int = 0
     percent: int = 0
+    fraction: float = 0.0
+    """A part of the whole hundreds of MiB of a card, rounded down to MiB: so KAI counts."""
 
     def __post_init__(self) -> None:
-        if (self.bytes == 0) == (self.percent == 0):
+        if sum(map(bool, (self.bytes, self.percent, self.fraction))) != 1:
             raise InvalidRequestError("memory is required: bytes or a percentage, not 0")
         if self.bytes and not 1 <= self.bytes <= MAX_BYTES:
             raise InvalidRequestError(f"memory of {self.bytes} bytes is out of range")
         if self.percent and not 1 <= self.percent <= 100:
             raise InvalidRequestError(f"memory of {self.percent}% is not within 1%..100%")
+        if self.fraction and not 0 < self.fraction < 1:
+            raise InvalidRequestError(f"memory of {self.fraction:g} of a card is not within 0..1")
 
     def of(self, card: Card) -> int:
         """Return the bytes that this is on `card`, rounded down; 0 is what a tiny card gives."""
-        return self.bytes or card.memory_bytes * self.percent // 100
+        return self.of_bytes(card.memory_bytes)
+
+    def of_bytes(self, card_bytes: int) -> int:
+        """Return the bytes that this is of a card with so much memory."""
+        if self.fraction:
+            return int(self.fraction * (card_bytes // (100 * _MIB) * 100)) * _MIB
+        return self.bytes or card_bytes * self.percent // 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ def _place(pod: Pod, asked: PodRequest, rooms: Rooms, default: CardPolicy) -> Pl
     # The largest first: it has the fewest cards to choose from.
     together.sort(
         key=lambda name: max(
-            demand.memory.bytes or largest * demand.memory.percent // 100
-            for demand in asked.containers[name].demands
+            demand.memory.of_bytes(largest) for demand in asked.containers[name].demands
         ),
         reverse=True,
     )

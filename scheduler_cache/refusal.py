@@ -54,7 +54,10 @@ def wanted(request: Request, demand: Demand) -> str:
     if request.whole_cards:
         return "a whole card"
     memory = demand.memory
-    words = human_bytes(memory.bytes) if memory.bytes else f"{memory.percent}% of memory"
+    if memory.bytes:
+        words = human_bytes(memory.bytes)
+    else:
+        words = f"{memory.percent or f'{100 * memory.fraction:g}'}% of memory"
     if demand.cores_percent is not None:
         words += f" and {demand.cores_percent}% of cores"
     return words

@@ -65,6 +65,8 @@ def excess(request: Request, slices: Sequence[Slice], cards: Mapping[str, Card])
         for part in slices
     ]
     for part, options in zip(slices, within, strict=True):
+        if part.memory_bytes < 1:
+            return f"it gives no memory of {part.card_uuid}"
         if not options:
             largest = max(demands, key=lambda demand: demand.memory.of(cards[part.card_uuid]))
             return _beyond(request, largest, part, cards[part.card_uuid]) or (

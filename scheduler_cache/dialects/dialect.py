@@ -156,6 +156,8 @@ class Dialect(ABC):
     name: str
     joins: bool = False
     """Whether its own scheduler may go on deciding (join mode)."""
+    limits_slots: bool = True
+    """Whether its scheduler limits how many slices a card takes."""
     lock: str = ""
     """The node annotation that its scheduler locks a node by; empty: it locks none."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
 
 from scheduler_cache.dialects.dialect import (
     Decision,
@@ -42,7 +41,10 @@ RESERVED_CARD = "run.ai/reserve_for_gpu_index"
 WHOLE_CARDS = "nvidia.com/gpu"
 
 _FIX = "correct the annotations and create the pod again"
-_FLOAT = re.compile(r"[0-9]{0,3}\.?[0-9]{1,20}", re.ASCII)
+# As Go's ParseFloat reads it, without hexadecimal digits.
+_FLOAT = re.compile(
+    r"\+?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,7 @@ class Kai(Dialect):
 
     name = "kai"
     joins = True
+    limits_slots = False
 
     vocabulary = Vocabulary(
         annotations=(FRACTION, MEMORY, DEVICES, CONTAINER),
@@ -81,7 +84,7 @@ class Kai(Dialect):
                 )
         count = integer(DEVICES, pod.annotations.get(DEVICES, "1"), 1, MAX_SLICES, _FIX)
         amount = (
-            MemoryAmount(percent=_percent(fraction or ""))
+            MemoryAmount(fraction=_fraction(fraction or ""))
             if mebibytes is None
             else memory(MEMORY, integer(MEMORY, mebibytes, 1, 1 << 40, _FIX) * MIB, mebibytes)
         )
@@ -97,8 +100,7 @@ class Kai(Dialect):
     def parse_allocation(self, pod: Pod) -> Decision:
         """Return one slice per group, each of the amount that was asked for.
 
-        KAI itself rounds to hundredths of a card and enforces that; we keep the MiB that were
-        asked.
+        KAI's own library enforces hundredths of a card; we keep what its scheduler counts.
         """
         groups = _groups(pod)
         request = self.parse_request(pod)
@@ -150,11 +152,8 @@ def _groups(pod: Pod) -> list[str]:
     return sorted(groups)
 
 
-def _percent(text: str) -> int:
-    """Return a fraction as KAI writes it, rounded to hundredths (Go's `%.2f` of a float)."""
+def _fraction(text: str) -> float:
+    """Return a fraction, not rounded: KAI's scheduler counts it so."""
     if not _FLOAT.fullmatch(text) or not 0 < float(text) < 1:
         raise DialectError(FRACTION, text, "it must lie between 0 and 1", _FIX)
-    hundredths = Decimal(float(text)).quantize(Decimal("0.01"), ROUND_HALF_EVEN)
-    if not hundredths:
-        raise DialectError(FRACTION, text, "it is less than a hundredth of a card", _FIX)
-    return int(hundredths * 100)
+    return float(text)

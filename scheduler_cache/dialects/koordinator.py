@@ -32,7 +32,15 @@ from scheduler_cache.dialects.fields import (
     request_of,
     seconds_ns,
 )
-from scheduler_cache.model import MAX_BYTES, MAX_SLICES, Allocation, Card, MemoryAmount, Request
+from scheduler_cache.model import (
+    MAX_BYTES,
+    MAX_SLICES,
+    UNLIMITED_SLOTS,
+    Allocation,
+    Card,
+    MemoryAmount,
+    Request,
+)
 from scheduler_cache.pod import ContainerKind, Pod
 
 PERCENT = "koordinator.sh/gpu"
@@ -45,7 +53,6 @@ BIND_TIME = "scheduling.koordinator.sh/bind-timestamp"
 MINORS = "scheduling.koordinator.sh/gpu-minors"
 
 _RESOURCES = (PERCENT, SHARED, CORES, MEMORY, RATIO)
-_SLOTS = 100
 
 
 class Koordinator(Dialect):
@@ -53,6 +60,7 @@ class Koordinator(Dialect):
 
     name = "koordinator"
     joins = True
+    limits_slots = False
 
     vocabulary = Vocabulary(
         resources=_RESOURCES,
@@ -256,7 +264,7 @@ def _card(source: Mapping[str, Any], model: str) -> Card:
         uuid=card_uuid("Device: id", str(source.get("id", "")), remedy),
         model=model,
         memory_bytes=quantity(f"Device: {MEMORY}", resources.get(MEMORY, "0"), 0, MAX_BYTES),
-        slots=_SLOTS,
+        slots=UNLIMITED_SLOTS,
         healthy=source.get("health") is True,
         minor=integer("Device: minor", source.get("minor", 0), 0, 1 << 20, remedy),
         numa_node=numa if isinstance(numa, int) and 0 <= numa < 1 << 31 else 0,

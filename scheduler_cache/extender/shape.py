@@ -58,7 +58,7 @@ class Shape:
         return max(
             pairs,
             key=lambda pair: (
-                pair[1].memory.bytes or card_bytes * pair[1].memory.percent // 100,
+                pair[1].memory.of_bytes(card_bytes),
                 pair[1].cores_percent or 0,
             ),
         )

@@ -21,6 +21,8 @@ from scheduler_cache.model import CardPolicy, Demand, Request
 from scheduler_cache.placing import place_pod
 from scheduler_cache.pod import ContainerKind
 
+_MIB = 1 << 20
+
 TOP_SCORE = 10
 """What kube-scheduler takes from an extender: 0..10. Source: MaxExtenderPriority."""
 
@@ -171,7 +173,7 @@ class VectorFit:
         """Return which cards take one demand."""
         need = self._need(demand)
         takes = free.ready & (free.memory >= need)
-        if demand.memory.percent:
+        if not demand.memory.bytes:
             takes &= need > 0
         if demand.cores_percent:
             takes &= free.cores >= demand.cores_percent
@@ -257,6 +259,9 @@ def needs(cards: Cards, demand: Demand) -> Bytes:
     """Return how much memory a demand takes of each card."""
     if demand.memory.bytes:
         return np.broadcast_to(np.int64(demand.memory.bytes), cards.memory.shape)
+    if demand.memory.fraction:
+        mebibytes = demand.memory.fraction * (cards.memory // (100 * _MIB) * 100)
+        return np.asarray(mebibytes.astype(np.int64) * _MIB)
     return cards.memory * demand.memory.percent // 100
 
 
@@ -282,4 +287,4 @@ def _enough(takes: list[Mask], numbers: list[int]) -> Mask:
 
 
 def _size(demand: Demand, largest_bytes: int) -> int:
-    return demand.memory.bytes or largest_bytes * demand.memory.percent // 100
+    return demand.memory.of_bytes(largest_bytes)

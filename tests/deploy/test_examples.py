@@ -92,7 +92,10 @@ WANTED: dict[str, dict[str, tuple[str, dict[str, Request]]]] = {
         )
     },
     "kai.yaml": {
-        "interactive": ("kai", {"main": Request(memory=part(50), shared=True)}),
+        "interactive": (
+            "kai",
+            {"main": Request(memory=(MemoryAmount(fraction=0.5),), shared=True)},
+        ),
         "by-size": ("kai", {"worker": Request(count=2, memory=size(4), shared=True)}),
     },
     "gpu-manager.yaml": {

@@ -28,7 +28,7 @@ EXPECTED = {
     "volcano.yaml": {"worker": [(3000 * MIB, 50)] * 2},
     "hami.yaml": {"train": [(3000 * MIB, 30)], "infer": [(CARD_BYTES // 2, 20)]},
     "koordinator.yaml": {"main": [(CARD_BYTES // 2, 50)] * 2},
-    "kai.yaml": {"main": [(CARD_BYTES // 2, 100)], "worker": [(4096 * MIB, 100)] * 2},
+    "kai.yaml": {"main": [(4050 * MIB, 100)], "worker": [(4096 * MIB, 100)] * 2},
     "gpu-manager.yaml": {"main": [(10 * 256 * MIB, 30)]},
     "alnair.yaml": {"main": [(3 << 30, 40)]},
 }

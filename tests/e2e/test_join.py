@@ -437,8 +437,9 @@ async def test_kai(namespace: Namespace, tmp_path: Path) -> None:
         await kai.bind("one")
 
         [item] = await namespace.running("one")
-        # Memory alone is divided: the rest of the card's time is anybody's.
-        await sees(namespace, item, "main", [(card, 2 * GIB, 100)])
+        # Memory alone is divided: the rest of the card's time is anybody's. KAI counts 8,100 of the
+        # card's 8,192 MiB.
+        await sees(namespace, item, "main", [(card, 2025 << 20, 100)])
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Mapping
@@ -361,9 +362,91 @@ def test_a_kai_group_is_resolved_once_its_reservation_pod_names_the_card() -> No
         joined.resolve()
     joined.apply(reservation_pod(B))
 
-    assert before == ((40, 0, 1), (40, 0, 1))
+    assert before == ((39, 0, 1), (39, 0, 1))
     assert joined.resolve().slices[0].card_uuid == B
-    assert (joined.used(A), joined.used(B)) == ((0, 0, 0), (40, 0, 1))
+    assert (joined.used(A), joined.used(B)) == ((0, 0, 0), (39, 0, 1))
+
+
+def kai_pod(uid: str, fraction: str) -> dict[str, Any]:
+    return pod(
+        uid,
+        container_of("main", {}),
+        node=NODE,
+        labels={"runai-gpu-group": "6f0c"},
+        annotations={"gpu-fraction": fraction},
+    )
+
+
+@pytest.mark.parametrize(("fraction", "pods"), [("0.05", 12), ("0.05", 20), ("0.166", 6)])
+def test_what_kai_puts_on_one_card_runs(fraction: str, pods: int) -> None:
+    """KAI limits the memory of a card alone, and does not round what a pod asks for."""
+    joined = world({}, labels={"vgpu.dev/dialect": "kai"})
+    joined.apply(reservation_pod(A))
+
+    for number in range(pods):
+        joined.apply(kai_pod(f"p{number}", fraction))
+
+    assert {joined.resolve(f"p{number}").slices[0].card_uuid for number in range(pods)} == {A}
+    assert joined.used()[2] == pods
+
+
+def test_more_than_kai_puts_on_one_card_does_not_run() -> None:
+    joined = world({}, labels={"vgpu.dev/dialect": "kai"})
+    joined.apply(reservation_pod(A))
+
+    for number in range(7):
+        joined.apply(kai_pod(f"p{number}", "0.166"))
+
+    with pytest.raises(NotBelievedError, match="is overbooked"):
+        joined.resolve("p6")
+
+
+def test_what_koordinator_puts_on_one_card_runs() -> None:
+    joined = world({})
+    joined.cluster.apply_device(DEVICE, joined.now)
+    limits = {"koordinator.sh/gpu-core": "5", "koordinator.sh/gpu-memory-ratio": "5"}
+    decided = {"minor": 0, "id": A, "resources": limits}
+
+    for number in range(20):
+        annotation = json.dumps({"gpu": [decided]})
+        joined.apply(
+            pod(
+                f"p{number}",
+                container_of("main", limits),
+                node=NODE,
+                annotations={"scheduling.koordinator.sh/device-allocated": annotation},
+            )
+        )
+
+    assert all(joined.resolve(f"p{number}") for number in range(20))
+    assert joined.used()[1:] == (100, 20)
+
+
+@pytest.mark.parametrize(("slots", "run"), [(3, 3), (10, 10), (12, 12)])
+def test_a_joined_card_takes_as_many_slices_as_its_owner_sells(slots: int, run: int) -> None:
+    """Our own `policy.slots_per_card` is 10."""
+    cards = {
+        HAMI_REGISTER: hami_cards(A, B)[HAMI_REGISTER].replace('"count": 10', f'"count": {slots}')
+    }
+    joined = world(cards)
+    limits = {"nvidia.com/gpumem": "1024", "nvidia.com/gpucores": "1"}
+    for number in range(13):
+        joined.apply(hami_pod(f"p{number:02}", f"{A},NVIDIA,1024,1:;", limits=limits))
+
+    resolved = 0
+    for number in range(13):
+        with contextlib.suppress(NotBelievedError):
+            joined.resolve(f"p{number:02}")
+            resolved += 1
+
+    assert resolved == run
+    replaced = kube_node(
+        annotations=cards, labels={"vgpu.dev/dialect": "hami", "vgpu.dev/mode": "replace"}
+    )
+    joined.cluster.apply_node(replaced, joined.now)
+    view = joined.cluster.view(NODE)
+    assert view is not None
+    assert view.room(A).card.slots == 10
 
 
 def test_an_annotation_that_a_tenant_takes_away_does_not_free_what_runs() -> None:
@@ -382,7 +465,7 @@ def test_an_annotation_that_a_tenant_takes_away_does_not_free_what_runs() -> Non
 
     joined.apply(pod("p1", container_of("main", {}), node=NODE))
 
-    assert joined.used() == (40, 0, 1)
+    assert joined.used() == (39, 0, 1)
 
 
 def test_a_card_that_two_schedulers_sell_is_nobodys_until_a_label_says_whose() -> None:
@@ -524,7 +607,7 @@ def test_a_group_of_kai_is_counted_where_a_reservation_pod_of_kai_holds_its_card
     guarded.apply(reservation_pod(A))
 
     assert before == (0, 0, 0)
-    assert guarded.used(A) == (40, 0, 1)
+    assert guarded.used(A) == (39, 0, 1)
 
 
 def test_in_replace_mode_a_hami_pod_is_placed_by_us_and_hamis_keys_are_written_too() -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler_cache.dialects.dialect import DialectError, Named
 from scheduler_cache.dialects.fields import MIB
@@ -29,7 +31,7 @@ def test_a_fraction_is_memory_of_the_first_container_without_cores() -> None:
     asked = KAI.parse_request(asking(gpu_fraction="0.5"))
 
     assert list(asked.containers) == ["main"]
-    assert asked.containers["main"].memory == (MemoryAmount(percent=50),)
+    assert asked.containers["main"].memory == (MemoryAmount(fraction=0.5),)
     assert asked.containers["main"].cores_percent == ()
 
 
@@ -47,15 +49,27 @@ def test_another_container_may_be_named(name: str) -> None:
     assert list(asked.containers) == [name]
 
 
-@pytest.mark.parametrize(
-    ("fraction", "percent"),
-    [("0.333", 33), ("0.125", 12), ("0.999", 100), (".5", 50), ("0.27", 27)],
+@given(
+    st.lists(st.integers(1, 999), min_size=1, max_size=60),
+    st.integers(100, 200_000),
+    st.sampled_from((100, 1000)),
 )
-def test_fractions_are_rounded_as_kai_rounds_them(fraction: str, percent: int) -> None:
-    request = KAI.parse_request(asking(gpu_fraction=fraction)).containers["main"]
+def test_what_kai_puts_on_a_card_fits_there(
+    parts: list[int], card_mebibytes: int, whole: int
+) -> None:
+    """KAI takes pods as long as what it counts fits into the card's whole hundreds of MiB."""
+    kais = card_mebibytes - card_mebibytes % 100
+    taken, ours = 0, 0
+    for part in parts:
+        text = str(part % whole / whole or 1 / whole)
+        counted = int(float(text) * kais)
+        if taken + counted > kais:
+            continue
+        taken += counted
+        request = KAI.parse_request(asking(gpu_fraction=text)).containers["main"]
+        ours += request.memory[0].of_bytes(card_mebibytes * MIB)
 
-    assert request.memory == (MemoryAmount(percent=percent),)
-    assert not request.whole_cards
+    assert ours == taken * MIB
 
 
 @pytest.mark.parametrize(
@@ -65,7 +79,9 @@ def test_fractions_are_rounded_as_kai_rounds_them(fraction: str, percent: int) -
         ({"gpu_fraction": "1"}, "between 0 and 1"),
         ({"gpu_fraction": "half"}, "between 0 and 1"),
         ({"gpu_fraction": "nan"}, "between 0 and 1"),
-        ({"gpu_fraction": "0.001"}, "less than a hundredth"),
+        ({"gpu_fraction": "1e0"}, "between 0 and 1"),
+        ({"gpu_fraction": "5e-1x"}, "between 0 and 1"),
+        ({"gpu_fraction": "1e-999"}, "between 0 and 1"),
         ({"gpu_fraction": "0.5", "gpu_memory": "10"}, "excludes"),
         ({"gpu_memory": "0"}, "1.."),
         ({"gpu_memory": "4Gi"}, "whole number"),
@@ -92,7 +108,7 @@ def test_one_card_has_one_plain_label() -> None:
     )
 
     (part,) = decision.containers["main"]
-    assert (part.card, part.named, part.memory.percent) == ("6f0c", Named.GROUP, 50)
+    assert (part.card, part.named, part.memory.fraction) == ("6f0c", Named.GROUP, 0.5)
 
 
 def test_several_cards_have_a_label_each_and_no_plain_one() -> None:

@@ -15,6 +15,7 @@ import pytest
 from scheduler_cache.dialects.dialect import Decision
 from scheduler_cache.dialects.fields import MIB
 from scheduler_cache.dialects.hami import ALLOCATED, Hami
+from scheduler_cache.dialects.kai import FRACTION, Kai
 from scheduler_cache.dialects.volcano import IDS, Volcano
 from scheduler_cache.pod import Pod
 from tests.scheduler_cache.kube_objects import A, B, C, D, container_of, parsed
@@ -31,7 +32,8 @@ def recorded(name: str) -> list[list[str]]:
 
 def pod_of_text(text: str, resources: tuple[str, str, str], **annotations: str) -> Pod:
     """Return a pod; `resources` are the names of count, memory and cores."""
-    inits, apps = [], []
+    inits: list[dict[str, Any]] = []
+    apps: list[dict[str, Any]] = []
     for part in text.split():
         kind, _, rest = part.rpartition(":")
         name, _, asked = rest.partition("=")
@@ -80,6 +82,17 @@ def test_every_version_of_hami_is_recorded() -> None:
     versions = {case[0] for case in recorded("hami")}
 
     assert versions == {"2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10"}
+
+
+@pytest.mark.parametrize(("fraction", "card_mebibytes", "mebibytes"), recorded("kai"))
+def test_kai(fraction: str, card_mebibytes: str, mebibytes: str) -> None:
+    """Not rounded, of the whole hundreds of MiB of a card, down to MiB."""
+    source = parsed(container_of("main", {}), annotations={FRACTION: fraction})
+
+    request = Kai().parse_request(source).containers["main"]
+
+    assert request.memory[0].of_bytes(int(card_mebibytes) * MIB + 1) == int(mebibytes) * MIB
+    assert not request.whole_cards
 
 
 @pytest.mark.parametrize(("pod", "annotation", "reading"), recorded("volcano"))

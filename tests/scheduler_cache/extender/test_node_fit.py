@@ -242,6 +242,7 @@ def fields(card: Card) -> dict[str, Any]:
 AMOUNTS = st.one_of(
     st.integers(1, 8).map(lambda gib: MemoryAmount(bytes=gib * GIB)),
     st.sampled_from([1, 25, 50, 99]).map(lambda percent: MemoryAmount(percent=percent)),
+    st.sampled_from([0.0001, 0.166, 0.5, 0.999]).map(lambda part: MemoryAmount(fraction=part)),
 )
 
 
