@@ -29,6 +29,7 @@ from runtime_shim.answers import RUNNING, AnswerStore
 from runtime_shim.arbiter import LIBRARY_NAME, arbitrate
 from runtime_shim.cache_client import CacheClient
 from runtime_shim.calibration import Calibration
+from runtime_shim.cards_in_use import CardsInUse
 from runtime_shim.claims import Claims
 from runtime_shim.config import DEFAULT_PATH, Config, load_config, render_config
 from runtime_shim.counters import Counters
@@ -117,6 +118,7 @@ class Agent:
             )
         self.isolation = Isolation(self._report_wanted.set, time.monotonic)
         self.plugins = None
+        self.cards_in_use = None
         voucher = None
         if in_cluster:
             kubelet = Kubelet(config.device_plugin.kubelet_dir)
@@ -126,6 +128,9 @@ class Agent:
             )
             own = frozenset(each.name for each in resources)
             voucher = Voucher(config.device_plugin, kubelet, own, self.inventory, self.host)
+            self.cards_in_use = CardsInUse(
+                config.device_plugin, kubelet, own, self.inventory, self._report_wanted.set
+            )
         self.enforcer = Enforcer(config.policy, paths.library, paths.state_dir, self.counters)
         self.meter = Meter(self.claims, self.regions, self.inventory, self.enforcer, self.counters)
         self.installed = VerifiedCopies(paths.library, paths.state_dir)
@@ -180,6 +185,8 @@ class Agent:
             if self.plugins is not None:
                 group.create_task(self.plugins.run())
             group.create_task(self._report_forever())
+            if self.cards_in_use is not None:
+                group.create_task(self.cards_in_use.watch())
             group.create_task(self._measure_forever())
             group.create_task(arbitrate(partial(self.installed.beside, LIBRARY_NAME), self.regions))
             group.create_task(self._look_for_cards())
@@ -335,6 +342,7 @@ class Agent:
                     agent_version=__version__,
                     isolation=self._isolation_messages(),
                     served_resources=self.plugins.served() if self.plugins else (),
+                    whole_cards=self.cards_in_use.messages() if self.cards_in_use else (),
                 )
             )
             if self.answers is not None:

@@ -39,6 +39,7 @@ from scheduler_cache.model import (
     Node,
     Request,
     Slice,
+    WholeCards,
 )
 from scheduler_cache.refusal import refusal
 from scheduler_cache.taking import needed_of
@@ -91,6 +92,8 @@ class Report:
     """Kubernetes: what became of the latest start of each container that was to have a slice."""
     served_resources: frozenset[str] = frozenset()
     """Kubernetes: what the kubelet takes from the agent's own device plugin."""
+    whole_cards: tuple[WholeCards, ...] = ()
+    """Kubernetes: what other device plugins gave to containers."""
 
 
 class Cache:

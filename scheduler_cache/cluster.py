@@ -52,6 +52,7 @@ from scheduler_cache.inventory import (
     inventory_of,
     registrations_of,
     served_resources,
+    whole_cards,
     without_agent,
 )
 from scheduler_cache.model import (
@@ -923,6 +924,7 @@ class Cluster:
             _running(report) if report else frozenset(),
             self._contested,
             self._absent(inputs, kube, registrations, served),
+            whole_cards(kube, report.whole_cards if report else None),
         )
 
     def _absent(

@@ -24,7 +24,7 @@ from scheduler_cache.cluster import Cluster, Deltas
 from scheduler_cache.cluster_metrics import Metrics
 from scheduler_cache.dialects.native import INVENTORY, ISOLATION
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.inventory import NODE_LABEL, SERVED
+from scheduler_cache.inventory import NODE_LABEL, SERVED, WHOLE_CARDS, whole_cards_text
 from scheduler_cache.isolation import (
     Isolation,
     IsolationState,
@@ -170,6 +170,9 @@ class Upkeep:
             served = ",".join(sorted(report.served_resources)) or None
             if node.annotations.get(SERVED) != served:
                 annotations[SERVED] = served
+            whole = whole_cards_text(report.whole_cards)
+            if node.annotations.get(WHOLE_CARDS) != whole:
+                annotations[WHOLE_CARDS] = whole
             annotations.update(registration_patch(node, report.node.cards, self._dialects))
         if self._silent(name):
             ready = None

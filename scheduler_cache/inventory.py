@@ -7,6 +7,7 @@ counted all the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from functools import partial
 from scheduler_cache.dialects.dialect import Dialect, Registration, matches, tried
 from scheduler_cache.dialects.native import INVENTORY, cordoned
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.model import UNLIMITED_SLOTS, Card
+from scheduler_cache.model import UNLIMITED_SLOTS, Card, PodContainer, WholeCards
 from scheduler_cache.pod import KubeNode
 
 # What the leader writes of a node, beside its inventory.
@@ -23,6 +24,9 @@ ROOM = "vgpu.dev/room-since"
 """An annotation: when the node last had more room than before, while pods waited for some."""
 SERVED = "vgpu.dev/served-resources"
 """An annotation: which of the node's resources the agent's own device plugin serves, by commas."""
+WHOLE_CARDS = "vgpu.dev/whole-cards"
+"""An annotation: which whole cards other device plugins gave to containers, as the agent reports.
+JSON: `NAMESPACE/POD/CONTAINER` → UUIDs."""
 # What people write of it.
 DIALECT_LABEL = "vgpu.dev/dialect"
 MODE_LABEL = "vgpu.dev/mode"
@@ -83,7 +87,39 @@ def without_agent(node: KubeNode) -> bool:
         NODE_LABEL not in node.labels
         and INVENTORY not in node.annotations
         and SERVED not in node.annotations
+        and WHOLE_CARDS not in node.annotations
     )
+
+
+def whole_cards_text(reported: Sequence[WholeCards]) -> str | None:
+    """Return what the leader writes of them on the Node; None: nothing."""
+    listed = {
+        f"{each.pod.namespace}/{each.pod.name}/{each.pod.container_name}": sorted(each.card_uuids)
+        for each in reported
+    }
+    return json.dumps(listed, separators=(",", ":"), sort_keys=True) if listed else None
+
+
+def whole_cards(node: KubeNode, reported: Sequence[WholeCards] | None) -> tuple[WholeCards, ...]:
+    """Return the whole cards that other device plugins gave out on a node.
+
+    `reported`: what the agent told this process; None: nothing yet, as on every replica that does
+    not lead. Then it is what the leader wrote.
+    """
+    if reported is not None:
+        return tuple(reported)
+    try:
+        listed = json.loads(node.annotations.get(WHOLE_CARDS, "{}"))
+        return tuple(
+            WholeCards(
+                pod=PodContainer(uid="", namespace=namespace, name=name, container_name=container),
+                card_uuids=frozenset(map(str, uuids)),
+            )
+            for key, uuids in listed.items()
+            for namespace, name, container in [key.split("/")]
+        )
+    except (ValueError, TypeError, AttributeError):
+        return ()  # the leader alone writes it, and soon does so again
 
 
 def at_work(dialect: Dialect, node: KubeNode, served: Collection[str]) -> bool:

@@ -278,6 +278,15 @@ class PodContainer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WholeCards:
+    """What another device plugin gave to a container, by the kubelet's word."""
+
+    pod: PodContainer
+    """Without a uid, which the kubelet does not say."""
+    card_uuids: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
     """All slices of one container, in the order in which it sees the cards."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_cache.dialects.dialect import StatedSlice
+from scheduler_cache.dialects.dialect import Decision, StatedSlice
 from scheduler_cache.dialects.native import NATIVE
 from scheduler_cache.fit import Room
 from scheduler_cache.footprint import NOTHING, Amount, Amounts, footprint
@@ -24,6 +24,7 @@ from scheduler_cache.model import (
     PodContainer,
     Request,
     Slice,
+    WholeCards,
 )
 from scheduler_cache.pod import ContainerKind, Pod
 from scheduler_cache.record import AllocationState, Record
@@ -102,6 +103,8 @@ class _Given:
     alone: frozenset[str]
     """The containers that hold their cards alone."""
     epoch: int
+    joined: bool
+    """Another system's scheduler decided."""
     doubt: str = ""
     running: bool = False
     init_over: bool = False
@@ -138,12 +141,14 @@ def view_of(
     running: frozenset[str],
     contested: Callable[[str, Pod], bool],
     absent: frozenset[str] = frozenset(),
+    whole_cards: Sequence[WholeCards] = (),
 ) -> NodeView:
     """Return the view of a node.
 
     `records`: the pods that are or were sent there. `claims` and `running`: its agent's last
     report. `contested`: whether another pod has the better right to an allocation id. `absent`:
-    dialects in which nobody decides about this node, whatever a pod says.
+    dialects in which nobody decides about this node, whatever a pod says. `whole_cards`: what other
+    device plugins gave out there.
     """
     view = NodeView(name=name, inventory=inventory)
     for problem in inventory.problems:
@@ -155,6 +160,7 @@ def view_of(
     told = {each.allocation.allocation_id: each.allocation for each in claims}
     given: list[_Given] = []
     held_ids: set[str] = set()
+    in_use = _in_use(inventory, ordered, whole_cards)
     for record in ordered:
         alive = frozenset(name for name, each in record.ids.items() if each in running)
         state = _state(record, bool(alive))
@@ -165,6 +171,9 @@ def view_of(
         is_reserved = record.assumed is not None and not record.pod.node_name
         if record.deciders and absent.issuperset(record.deciders) and not is_reserved:
             _ignore(view, record)
+            continue
+        if not is_reserved and record.decision is not None and record.decision.by_plugin:
+            _left_to_plugin(view, record, record.decision, in_use)
             continue
         one = _given(view, record, groups, alive)
         if one is None:
@@ -182,8 +191,75 @@ def view_of(
     view.orphans = frozenset(
         pod.uid for each in unknown if each in told and (pod := told[each].pod) is not None
     )
-    _settle(view, given, orphans, contested)
+    others = [
+        _whole_hold(view, f"pod {namespace}/{name}", cards, uid)
+        for (namespace, name), (uid, cards) in in_use.items()
+    ]
+    _settle(view, given, orphans, others, contested)
     return view
+
+
+_InUse = Mapping[tuple[str, str], tuple[str, frozenset[str]]]
+"""Uid (empty: not known) and whole cards of another plugin, by namespace and name of a pod."""
+
+
+def _in_use(
+    inventory: Inventory, records: Iterable[Record], whole_cards: Sequence[WholeCards]
+) -> _InUse:
+    """Return the whole cards that pods have of another plugin and that no dialect accounts for.
+
+    A pod that ties a group to a card holds nothing itself, and one that asks in a dialect has what
+    was decided, whatever card its plugin names to the kubelet.
+    """
+    known = {(each.pod.namespace, each.pod.name): each for each in records if not each.gone}
+    found: dict[tuple[str, str], tuple[str, frozenset[str]]] = {}
+    for each in whole_cards:
+        key = each.pod.namespace, each.pod.name
+        record = known.get(key)
+        if record is not None and (
+            record.pod.terminal
+            or record.groups
+            or (record.request and each.pod.container_name in record.request.containers)
+        ):
+            continue
+        _, cards = found.get(key, ("", frozenset()))
+        cards |= each.card_uuids & inventory.cards.keys()
+        if cards:
+            found[key] = (record.pod.uid if record else "", cards)
+    return found
+
+
+def _left_to_plugin(view: NodeView, record: Record, decision: Decision, in_use: _InUse) -> None:
+    """Count a pod whose whole cards another plugin hands out: what it has, else what was decided.
+
+    It is resolved by nobody here: the kubelet vouches for it on its node.
+    """
+    pod = record.pod
+    cards = view.inventory.cards
+    stated = {part for parts in decision.containers.values() for part in parts}
+    decided = frozenset(card.uuid for part in stated if (card := card_of(part, cards, {})))
+    _, has = in_use.get((pod.namespace, pod.name), ("", frozenset()))
+    if not has:
+        _hold(view, _whole_hold(view, f"pod {pod}", decided, pod.uid))
+    elif has != decided:
+        message = (
+            f"{decision.dialect} decided about {_listed(decided)}, and another system's device "
+            f"plugin gave pod {pod} {_listed(has)}: what it runs on is held, the rest is free"
+        )
+        view.notices[Notice("OtherCardInUse", message, _pod(record))] = None
+
+
+def _whole_hold(view: NodeView, holder: str, uuids: frozenset[str], pod_uid: str) -> Hold:
+    cards = view.inventory.cards
+    amounts = {
+        uuid: Amount(cards[uuid].card.memory_bytes, cards[uuid].card.cores_percent, 1)
+        for uuid in sorted(uuids)
+    }
+    return Hold(holder, amounts, uuids, pod_uid)
+
+
+def _listed(uuids: Iterable[str]) -> str:
+    return " and ".join(sorted(uuids)) or "no card of this node"
 
 
 def _state(record: Record, runs: bool) -> AllocationState:
@@ -271,6 +347,7 @@ def _given(
         amounts=amounts,
         alone=frozenset(name for name in slices if _exclusive(record, decision.exclusive, name)),
         epoch=decision.epoch,
+        joined=decision.dialect != NATIVE,
         doubt=doubts[0] if doubts else "",
         running=bool(alive),
         init_over=init_over,
@@ -431,6 +508,7 @@ def _settle(
     view: NodeView,
     given: list[_Given],
     orphans: list[Hold],
+    others: list[Hold],
     contested: Callable[[str, Pod], bool],
 ) -> None:
     """Decide who is resolved. What is resolved, with what runs already, never exceeds a card.
@@ -438,7 +516,8 @@ def _settle(
     Only what is believed can be resolved, the later leader's before an earlier one's. Who does not
     fit has lost: it still counts, since it may run, and is never resolved. Who wins waits for
     orphans, for losers that run, and for losers that are ours: another replica may have let them
-    start, and they are evicted. Nobody loses to a pod that is ending: it holds on here until this
+    start, and they are evicted. Where another scheduler decided, it waits for the whole cards of
+    other plugins (`others`), too. Nobody loses to a pod that is ending: it holds on here until this
     replica hears of its end, which the leader that gave its room away has heard.
     """
     winners: list[_Given] = []
@@ -455,10 +534,14 @@ def _settle(
     used = admitted
     for hold in (*orphans, *(loser.hold for loser, _ in losers if loser.running or loser.epoch)):
         used = added(used, hold)
+    beside = used
+    for hold in others:
+        _hold(view, hold)
+        beside = added(beside, hold)
     for each in sorted(given, key=lambda each: each.order):
         _hold(view, each.hold)
     for each in winners:
-        blocked = "" if each.running else _overbooked(view, used, each)
+        blocked = "" if each.running else _overbooked(view, beside if each.joined else used, each)
         _answer(view, each, contested, blocked)
     for loser, full in losers:
         _refuse_loser(view, loser, full, winners)

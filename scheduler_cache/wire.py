@@ -29,6 +29,7 @@ from scheduler_cache.model import (
     PodContainer,
     Request,
     Slice,
+    WholeCards,
 )
 
 # Source: Linux's MINORBITS.
@@ -107,7 +108,12 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
     cards = {card.uuid: _card_of(card) for card in message.cards}
     if len(cards) != len(message.cards):
         raise InvalidRequestError(f"the report of node {name} names a card twice")
-    most = max(len(message.claims), len(message.running_allocation_ids), len(message.isolation))
+    most = max(
+        len(message.claims),
+        len(message.running_allocation_ids),
+        len(message.isolation),
+        len(message.whole_cards),
+    )
     if most > MAX_CLAIMS:
         raise InvalidRequestError(
             f"the report of node {name} names {most} containers, more than {MAX_CLAIMS}"
@@ -132,6 +138,18 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
             if each.state in _ISOLATION_STATES
         ),
         served_resources=frozenset(message.served_resources),
+        whole_cards=tuple(
+            WholeCards(
+                pod=PodContainer(
+                    uid=each.pod.uid,
+                    namespace=each.pod.namespace,
+                    name=each.pod.name,
+                    container_name=each.pod.container_name,
+                ),
+                card_uuids=frozenset(each.card_uuids),
+            )
+            for each in message.whole_cards
+        ),
     )
 
 

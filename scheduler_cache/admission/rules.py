@@ -20,11 +20,18 @@ from scheduler_cache.dialects.native import (
     NATIVE,
 )
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.inventory import DIALECT_LABEL, MODE_LABEL, NODE_LABEL, ROOM, SERVED
+from scheduler_cache.inventory import (
+    DIALECT_LABEL,
+    MODE_LABEL,
+    NODE_LABEL,
+    ROOM,
+    SERVED,
+    WHOLE_CARDS,
+)
 
 NODES_GROUP: Final = "system:nodes"
 
-NODE_ANNOTATIONS: Final = (INVENTORY, ROOM, SERVED)
+NODE_ANNOTATIONS: Final = (INVENTORY, ROOM, SERVED, WHOLE_CARDS)
 """On a node; only the replicas write them, from what the node's agent reports."""
 NODE_LABELS: Final = (NODE_LABEL,)
 PEOPLE_ANNOTATIONS: Final = (CORDON,)

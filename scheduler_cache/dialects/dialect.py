@@ -95,6 +95,9 @@ class Decision:
     """Every container holds the same slices, once for all of them."""
     exclusive: frozenset[str] = frozenset()
     """Containers that hold their cards alone."""
+    by_plugin: bool = False
+    """Another system's device plugin hands out these whole cards. It hears nothing of the decision
+    and may hand out others: then those count."""
     doubt: str = ""
     """Why it is not believed although it can be read, such as a wrong MAC."""
 

@@ -48,6 +48,7 @@ SHARED = "koordinator.sh/gpu.shared"
 CORES = "koordinator.sh/gpu-core"
 MEMORY = "koordinator.sh/gpu-memory"
 RATIO = "koordinator.sh/gpu-memory-ratio"
+WHOLE_CARDS = "nvidia.com/gpu"
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 BIND_TIME = "scheduling.koordinator.sh/bind-timestamp"
 MINORS = "scheduling.koordinator.sh/gpu-minors"
@@ -92,12 +93,15 @@ class Koordinator(Dialect):
             raise DialectError(f"{ALLOCATED}: gpu", listed, "it must be a list", FIX_DECISION)
         parts = tuple(_stated(each) for each in listed)
         # Who asks for nothing holds nothing, but what was decided must not vanish.
-        names = _asking(pod) or [each.name for each in pod.app_containers[:1]]
+        asking = _asking(pod)
+        whole = [each.name for each in pod.containers if each.asked(WHOLE_CARDS) is not None]
+        names = asking or whole or [each.name for each in pod.app_containers[:1]]
         return Decision(
             dialect=self.name,
             decided_unix_ns=seconds_ns(pod.annotations.get(BIND_TIME)),
             containers=dict.fromkeys(names, parts),
             pod_level=True,
+            by_plugin=bool(whole) and not asking,
         )
 
     def parse_device(self, source: Mapping[str, Any]) -> Registration | None:

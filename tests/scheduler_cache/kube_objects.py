@@ -14,7 +14,15 @@ from scheduler_cache.dialects.dialect import Dialect
 from scheduler_cache.dialects.keyring import Key, Keyring
 from scheduler_cache.dialects.native import Native
 from scheduler_cache.dialects.registry import Dialects
-from scheduler_cache.model import Allocation, Card, Claim, ClaimState, Node, PodContainer
+from scheduler_cache.model import (
+    Allocation,
+    Card,
+    Claim,
+    ClaimState,
+    Node,
+    PodContainer,
+    WholeCards,
+)
 from scheduler_cache.pod import Pod, pod_of
 from tests.scheduler_cache.builders import GIB, NODE, START
 
@@ -172,11 +180,20 @@ class World:
         return self.cluster.tick(self.now)
 
     def report(
-        self, *running: Allocation | str, node: str = NODE, served: Iterable[str] = ()
+        self,
+        *running: Allocation | str,
+        node: str = NODE,
+        served: Iterable[str] = (),
+        whole: Mapping[str, str] | None = None,
     ) -> Deltas:
+        """`whole`: cards that another device plugin gave to containers `main`, by pod uid."""
         report = node_report(*self.cards, running=running, node=node)
+        given = tuple(
+            WholeCards(pod=replace(identity(uid), uid=""), card_uuids=frozenset({card}))
+            for uid, card in (whole or {}).items()
+        )
         return self.cluster.apply_report(
-            replace(report, served_resources=frozenset(served)), self.now
+            replace(report, served_resources=frozenset(served), whole_cards=given), self.now
         )
 
     def apply(self, source: Mapping[str, Any]) -> Deltas:

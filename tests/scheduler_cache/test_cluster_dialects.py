@@ -7,6 +7,7 @@ import contextlib
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from scheduler_cache import cluster_wire
 from scheduler_cache.cluster import Cluster
 from scheduler_cache.dialects.registry import every_dialect
 from scheduler_cache.dialects.volcano import Volcano
-from scheduler_cache.errors import NoRoomError, NotBelievedError, NotYetError
+from scheduler_cache.errors import NoRoomError, NoSliceError, NotBelievedError, NotYetError
 from scheduler_cache.extender.verbs import Extender
+from scheduler_cache.inventory import WHOLE_CARDS, whole_cards_text
+from scheduler_cache.model import WholeCards
 from tests.scheduler_cache.builders import GIB, NODE
 from tests.scheduler_cache.dialects.test_koordinator import DEVICE
 from tests.scheduler_cache.kube_objects import (
@@ -27,6 +30,7 @@ from tests.scheduler_cache.kube_objects import (
     container,
     container_of,
     gpu,
+    identity,
     kube_node,
     node_report,
     pod,
@@ -420,6 +424,141 @@ def test_what_koordinator_puts_on_one_card_runs() -> None:
 
     assert all(joined.resolve(f"p{number}") for number in range(20))
     assert joined.used()[1:] == (100, 20)
+
+
+def decided_by_koordinator(uid: str, uuid: str, limits: Mapping[str, str]) -> dict[str, Any]:
+    """Return a pod for which Koordinator decided about one card."""
+    amounts = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    amounts |= {key: text for key, text in limits.items() if key in amounts}
+    decided = {"minor": (A, B).index(uuid), "id": uuid, "resources": amounts}
+    return pod(
+        uid,
+        container_of("main", limits),
+        node=NODE,
+        annotations={"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [decided]})},
+    )
+
+
+WHOLE_CARD = {"nvidia.com/gpu": "1"}
+PART = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory-ratio": "60"}
+
+
+def both_healthy() -> dict[str, Any]:
+    device = copy.deepcopy(DEVICE)
+    for each in device["spec"]["devices"]:  # type: ignore[index]
+        each["health"] = True
+    return device
+
+
+def test_the_whole_card_that_another_plugin_gave_out_is_held() -> None:
+    """Koordinator decided about A, and NVIDIA's plugin, which hears nothing of it, gave B."""
+    joined = world({})
+    joined.cluster.apply_device(both_healthy(), joined.now)
+    decided = joined.apply(decided_by_koordinator("p1", A, WHOLE_CARD))
+    assert [notice.reason for _, notice in decided.notices] == []
+    assert (joined.used(A)[1:], joined.used(B)[1:]) == ((100, 1), (0, 0))
+
+    told = joined.report(whole={"p1": B})
+
+    assert [notice.reason for _, notice in told.notices] == ["OtherCardInUse"]
+    assert told.notices[0][1].pod == identity("p1", "")
+    assert f"koordinator decided about {A}" in told.notices[0][1].message
+    assert (joined.used(A)[1:], joined.used(B)[1:]) == ((0, 0), (100, 1))
+    joined.apply(decided_by_koordinator("p2", B, PART))
+    with pytest.raises(NotYetError, match=f"{B} is still used"):
+        joined.resolve("p2")
+    joined.apply(decided_by_koordinator("p3", A, PART))
+    assert joined.resolve("p3").slices[0].card_uuid == A
+
+    joined.report()
+    joined.cluster.delete_pod("p1", joined.now)
+    joined.report()
+    assert joined.resolve("p2").slices[0].card_uuid == B
+
+
+def test_nobody_is_told_of_a_whole_card_that_is_the_one_decided() -> None:
+    joined = world({})
+    joined.cluster.apply_device(both_healthy(), joined.now)
+    joined.apply(decided_by_koordinator("p1", A, WHOLE_CARD))
+
+    told = joined.report(whole={"p1": A})
+
+    assert told.notices == []
+    assert (joined.used(A)[1:], joined.used(B)[1:]) == ((100, 1), (0, 0))
+    with pytest.raises(NoSliceError):
+        joined.resolve("p1")
+
+
+def test_a_whole_card_of_another_plugin_is_not_given_away_by_us() -> None:
+    native = World(gpu(A), gpu(B))
+    native.report(whole={"unknown": A})
+    native.bind(pod("p1", container(memory="1Gi")))
+    assert native.resolve().slices[0].card_uuid == B
+
+    # What had its slice before starts again.
+    native.report(whole={"unknown": A, "other": B})
+    assert native.resolve().slices[0].card_uuid == B
+
+
+def test_a_pod_that_has_what_a_dialect_says_holds_no_whole_card_beside() -> None:
+    """HAMi's own plugin names any device to the kubelet; KAI's reservation pod uses nothing."""
+    hami = world(hami_cards(A, B))
+    hami.apply(hami_pod())
+    hami.report(whole={"p1": B})
+    assert (hami.used(A), hami.used(B)) == ((8, 30, 1), (0, 0, 0))
+
+    kai = world({}, labels={"vgpu.dev/dialect": "kai"})
+    kai.apply(reservation_pod(A))
+    kai.apply(kai_pod("p1", "0.5"))
+    reserved = kai.cluster.record("r1")
+    assert reserved is not None
+    report = replace(
+        node_report(*kai.cards),
+        whole_cards=(
+            WholeCards(
+                pod=reserved.owner("reservation"),
+                card_uuids=frozenset({A}),
+            ),
+        ),
+    )
+    kai.cluster.apply_report(report, kai.now)
+    assert kai.resolve().slices[0].card_uuid == A
+
+
+def test_a_replica_that_does_not_lead_reads_whole_cards_from_the_node() -> None:
+    """Agents report to the leader alone; it writes them on the Node."""
+    report = replace(
+        node_report(),
+        whole_cards=(
+            WholeCards(pod=replace(identity("p1"), uid=""), card_uuids=frozenset({B, A})),
+        ),
+    )
+    text = whole_cards_text(report.whole_cards)
+    assert text is not None
+    follower = World(others=OTHERS)
+    follower.cluster.apply_node(
+        kube_node(annotations={**hami_cards(A, B), WHOLE_CARDS: text}), follower.now
+    )
+    follower.apply(hami_pod("p2"))
+
+    with pytest.raises(NotYetError, match=f"{A} is still used"):
+        follower.resolve("p2")
+
+    for broken in ("{", "[]", '{"a/b":["x"]}', '{"a/b/c":1}'):
+        node = kube_node(annotations={**hami_cards(A, B), WHOLE_CARDS: broken})
+        follower.cluster.apply_node(node, follower.now)
+        assert follower.resolve("p2")
+
+
+def test_an_ended_pod_uses_no_whole_card_whatever_the_kubelet_still_lists() -> None:
+    native = World(gpu(A))
+    native.apply(pod("p1", container_of("main", WHOLE_CARD), node=NODE))
+    native.report(whole={"p1": A})
+    assert native.used()[2] == 1
+
+    native.apply(pod("p1", container_of("main", WHOLE_CARD), node=NODE, phase="Succeeded"))
+
+    assert native.used()[2] == 0
 
 
 @pytest.mark.parametrize(("slots", "run"), [(3, 3), (10, 10), (12, 12)])

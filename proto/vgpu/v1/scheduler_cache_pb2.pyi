@@ -248,7 +248,7 @@ class ReleaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportNodeRequest(_message.Message):
-    __slots__ = ["agent_version", "boot_id", "cards", "claims", "isolation", "node_name", "ready", "running_allocation_ids", "served_resources"]
+    __slots__ = ["agent_version", "boot_id", "cards", "claims", "isolation", "node_name", "ready", "running_allocation_ids", "served_resources", "whole_cards"]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,7 @@ class ReportNodeRequest(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ALLOCATION_IDS_FIELD_NUMBER: _ClassVar[int]
     SERVED_RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_CARDS_FIELD_NUMBER: _ClassVar[int]
     agent_version: str
     boot_id: str
     cards: _containers.RepeatedCompositeFieldContainer[Card]
@@ -267,7 +268,8 @@ class ReportNodeRequest(_message.Message):
     ready: bool
     running_allocation_ids: _containers.RepeatedScalarFieldContainer[str]
     served_resources: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[_Iterable[_Union[ContainerIsolation, _Mapping]]] = ..., served_resources: _Optional[_Iterable[str]] = ...) -> None: ...
+    whole_cards: _containers.RepeatedCompositeFieldContainer[WholeCards]
+    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[_Iterable[_Union[ContainerIsolation, _Mapping]]] = ..., served_resources: _Optional[_Iterable[str]] = ..., whole_cards: _Optional[_Iterable[_Union[WholeCards, _Mapping]]] = ...) -> None: ...
 
 class ReportNodeResponse(_message.Message):
     __slots__ = []
@@ -330,6 +332,14 @@ class WatchNodeResponse(_message.Message):
     snapshot: NodeSnapshot
     upsert: Allocation
     def __init__(self, sequence: _Optional[int] = ..., snapshot: _Optional[_Union[NodeSnapshot, _Mapping]] = ..., upsert: _Optional[_Union[Allocation, _Mapping]] = ..., remove: _Optional[str] = ...) -> None: ...
+
+class WholeCards(_message.Message):
+    __slots__ = ["card_uuids", "pod"]
+    CARD_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    card_uuids: _containers.RepeatedScalarFieldContainer[str]
+    pod: PodIdentity
+    def __init__(self, pod: _Optional[_Union[PodIdentity, _Mapping]] = ..., card_uuids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ComputeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -310,6 +310,7 @@ def node_update(before: dict[str, Any], after: dict[str, Any], user: str, group:
         ({"annotations": {"vgpu.dev/inventory": "[]"}}, False, False, True),
         ({"annotations": {"vgpu.dev/room-since": "now"}}, False, False, True),
         ({"annotations": {"vgpu.dev/served-resources": "a/b"}}, False, False, True),
+        ({"annotations": {"vgpu.dev/whole-cards": "{}"}}, False, False, True),
         ({"labels": {"vgpu.dev/node": "true"}}, False, False, True),
         ({"annotations": {"vgpu.dev/cordon": "GPU-1"}}, True, False, True),
         ({"labels": {"vgpu.dev/dialect": "hami"}}, True, False, True),

@@ -124,6 +124,22 @@ async def test_a_report_that_says_nothing_new_writes_nothing(site: Site) -> None
         assert [each for each in site.server.requests[before:] if "nodes/n1" in each[1]] == []
 
 
+async def test_whole_cards_of_another_plugin_are_written_for_the_other_replicas(site: Site) -> None:
+    async with one_node(site, A) as (_, node):
+        told = report("n1", A)
+        whole = pb.PodIdentity(namespace="team", name="p9", container_name="main")
+        told.whole_cards.add(pod=whole, card_uuids=[A])
+
+        await node.ReportNode(told, timeout=20)
+        await until(
+            lambda: node_of(site)["annotations"].get("vgpu.dev/whole-cards")
+            == json.dumps({"team/p9/main": [A]}, separators=(",", ":")),
+            "written",
+        )
+        await node.ReportNode(report("n1", A), timeout=20)
+        await until(lambda: "vgpu.dev/whole-cards" not in node_of(site)["annotations"], "gone")
+
+
 async def test_a_cordoned_card_takes_nothing_new_and_its_holder_stays(site: Site) -> None:
     async with one_node(site, A, B) as (replica, node):
         await bind(site, replica, asking("p1", memory="2Gi"))
