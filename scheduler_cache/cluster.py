@@ -616,6 +616,27 @@ class Cluster:
         records = (self._records[uid] for uid in inputs.uids) if inputs else ()
         return [each for each in records if each.unfinished and not each.gone]
 
+    def undecided(self, node_name: str) -> list[Record]:
+        """Return the pods that a joined scheduler bound there without choosing their cards."""
+        view = self._views.get(node_name)
+        owners = view.inventory.cards.values() if view else ()
+        joined = {each.owner for each in owners if each.joined}
+        if view is None or not joined:
+            return []
+        records = (self._records[uid] for uid in self._nodes[node_name].uids)
+        return [
+            each
+            for each in records
+            if each.request is not None
+            and each.request.dialect in joined
+            and each.decision is None
+            and not each.decision_error
+            and not each.pod.deleting
+            and view.states.get(each.pod.uid) is AllocationState.BOUND
+            and each.pod.node_name
+            and not each.pod.terminal
+        ]
+
     def reported_ns(self, node_name: str) -> int | None:
         """Return when a node last reported to this process, on its clock; None: never."""
         inputs = self._nodes.get(node_name)

@@ -58,6 +58,7 @@ class Leader:
         *,
         namespace: str,
         pod_name: str = "",
+        undecided_seconds: float = 60.0,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`pod_name`: the pod of this process, to be labelled; empty: it runs in none."""
@@ -81,6 +82,7 @@ class Leader:
             metrics,
             self.check,
             lambda: election.leading,
+            undecided_seconds=undecided_seconds,
             now_ns=now_ns,
         )
 

@@ -130,6 +130,7 @@ async def running(config: Config, *, timing: Timing | None = None) -> AsyncItera
             dialects,
             namespace=kubernetes.namespace,
             pod_name=kubernetes.own_pod,
+            undecided_seconds=kubernetes.dialects.undecided_seconds,
         )
         leaders.append(leader)
         metrics.watch(cluster, feed, lambda: election.leading)

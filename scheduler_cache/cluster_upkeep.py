@@ -38,6 +38,7 @@ from scheduler_cache.kube.errors import ApiError, ConflictError, MissingError
 from scheduler_cache.model import PodContainer
 from scheduler_cache.node_view import Notice
 from scheduler_cache.pod import KubeNode, kube_node_of, pod_of
+from scheduler_cache.record import Record
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ _LOOK_SECONDS: Final = 10.0
 _SILENCE_SECONDS: Final = 90.0
 # How long a node may stay locked for no pod that is on its way: a scheduler locks before it binds.
 _LOCK_SECONDS: Final = 30.0
+# A joined scheduler that was just started binds without a decision until the Node changes.
+_TOUCH_SECONDS: Final = 60.0
+_TOUCHED: Final = "vgpu.dev/touched"
+"""An annotation of a Node: when the leader changed it, so that its scheduler looks at it anew."""
 _MESSAGE_CHARACTERS: Final = 1000
 
 
@@ -64,11 +69,16 @@ class Upkeep:
         check: Callable[[], int],
         leading: Callable[[], bool],
         *,
+        undecided_seconds: float = 60.0,
         now_ns: Callable[[], int] = time.monotonic_ns,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         chores: Chores | None = None,
     ) -> None:
-        """`check` raises NotLeaderError; it is called right before each write."""
+        """`check` raises NotLeaderError; it is called right before each write.
+
+        `undecided_seconds`: how long a pod may be bound without a decision; 0: for ever.
+        """
+        self._undecided_seconds = undecided_seconds
         self._client = client
         self._cluster = cluster
         self._dialects = dialects
@@ -84,6 +94,11 @@ class Upkeep:
         """What each node told last, so that the same again costs nothing."""
         self._locks: dict[str, tuple[str, int]] = {}
         """By node: a lock's text, and since when it has been there for no pod on its way."""
+        self._touched: dict[str, int] = {}
+        """By node: when it was last touched."""
+        self._undecided: dict[tuple[str, bool], int | None] = {}
+        """By pod uid, and whether it may be evicted: since when it is bound without a decision;
+        None: that has been dealt with."""
 
     async def reign(self) -> None:
         """Do the chores until cancelled, beginning with what an earlier leader left undone."""
@@ -91,6 +106,8 @@ class Upkeep:
         self._began_ns = self._now_ns()
         self._isolation.clear()
         self._locks.clear()
+        self._touched.clear()
+        self._undecided.clear()
         for name in self._cluster.node_names:
             view = self._cluster.view(name)
             for owner in view.evict.values() if view else ():
@@ -126,18 +143,34 @@ class Upkeep:
             if self._cluster.view(name) is None:
                 self._isolation.pop(name, None)
                 self._locks.pop(name, None)
+                self._touched.pop(name, None)
 
     def look(self) -> None:
         """Plan what follows from the time that has passed."""
+        undecided: dict[tuple[str, bool], int | None] = {}
         for name in self._cluster.node_names:
+            for record in self._cluster.undecided(name):
+                key = record.pod.uid, _may_go(record)
+                undecided[key] = self._undecided.get(key, self._now_ns())
+                if key not in self._undecided:
+                    self._touched.pop(name, None)
             node = self._cluster.node(name)
             if node is None:
                 continue
+            self._keep_touched(node)
             if node.labels.get(NODE_LABEL) and self._silent(name):
                 self._plan_node(name)
             if liveness_patch(node, self._dialects, self._now()):
                 self.chores.plan(("liveness", name), partial(self._answer, name))
             self._watch_lock(node)
+        self._undecided = undecided
+        if not self._undecided_seconds:
+            return
+        latest_ns = self._now_ns() - int(self._undecided_seconds * _SECOND)
+        for key, since_ns in undecided.items():
+            if since_ns is not None and since_ns <= latest_ns:
+                undecided[key] = None
+                self.chores.plan(("undecided", key[0]), partial(self._end_undecided, key[0]))
 
     async def _look_around(self) -> None:
         while True:
@@ -214,6 +247,20 @@ class Upkeep:
         if joined and node.annotations.get(joined.lock) == lock:
             logger.warning("opening a lock that no pod holds", extra={"node": name, "lock": lock})
             await self._patch_node(name, {"annotations": {joined.lock: None}}, item)
+
+    def _keep_touched(self, node: KubeNode) -> None:
+        """Let a scheduler look at a node again that may have missed its cards."""
+        joined = joined_dialect(node, self._dialects)
+        if joined is None or not joined.woken_by_nodes:
+            return
+        since_ns = self._touched.get(node.name)
+        if since_ns is None or self._now_ns() - since_ns >= _TOUCH_SECONDS * _SECOND:
+            self._touched[node.name] = self._now_ns()
+            self.chores.plan(("touch", node.name), partial(self._touch, node.name))
+
+    async def _touch(self, name: str) -> None:
+        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        await self._patch_node(name, {"annotations": {_TOUCHED: stamp}})
 
     async def _patch_node(
         self, name: str, metadata: dict[str, Any], seen: dict[str, Any] | None = None
@@ -313,6 +360,29 @@ class Upkeep:
         view = self._cluster.view(record.node_name) if record and not record.gone else None
         if view is None or owner.uid not in view.evict:
             return
+        logger.warning("evicting a pod that lost its card", extra={"pod": str(owner)})
+        await self._post_eviction(owner)
+
+    async def _end_undecided(self, uid: str) -> None:
+        """Evict a pod that no scheduler chose cards for, or say why it stays."""
+        record = self._cluster.record(uid)
+        if record is None or record not in self._cluster.undecided(record.node_name):
+            return
+        pod, owner = record.pod, record.owner("")
+        dialect = record.request.dialect if record.request else ""
+        if _may_go(record):
+            what = "it is evicted, so that its controller makes another"
+        elif pod.runs:
+            what = "it is not evicted, since a container of it runs; delete it"
+        else:
+            what = "it is not evicted, since no controller makes another; create it again"
+        message = f"pod {pod} was bound and {dialect}'s scheduler chose no cards for it: {what}"
+        self.plan_event(record.node_name, Notice("NoDecision", message, owner))
+        if _may_go(record):
+            logger.warning("evicting a pod without a decision", extra={"pod": str(owner)})
+            await self._post_eviction(owner)
+
+    async def _post_eviction(self, owner: PodContainer) -> None:
         path = f"/api/v1/namespaces/{owner.namespace}/pods/{owner.name}/eviction"
         body = {
             "apiVersion": "policy/v1",
@@ -320,7 +390,6 @@ class Upkeep:
             "metadata": {"name": owner.name, "namespace": owner.namespace},
             "deleteOptions": {"preconditions": {"uid": owner.uid}},
         }
-        logger.warning("evicting a pod that lost its card", extra={"pod": str(owner)})
         self._check()
         try:
             await self._client.create(path, body)
@@ -377,3 +446,8 @@ class Upkeep:
             if error.code not in (403, 404, 422):
                 raise
             logger.warning("an Event was refused", extra={"reason": str(error)})
+
+
+def _may_go(record: Record) -> bool:
+    """Return whether to evict a pod costs nobody anything."""
+    return record.pod.controlled and not record.pod.runs

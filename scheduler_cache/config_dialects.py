@@ -75,6 +75,13 @@ class DialectsConfig:
     hami: HamiConfig = _HAMI
     volcano: VolcanoConfig = _VOLCANO
     kai: KaiConfig = _KAI
+    undecided_seconds: float = 60.0
+    """A pod that a joined scheduler bound without choosing cards is evicted after so long, if a
+    controller makes another and none of its containers runs; 0: never."""
+
+    def __post_init__(self) -> None:
+        if self.undecided_seconds < 0:
+            raise ConfigError("kubernetes.dialects: undecided_seconds must not be negative")
 
     def every(self, keyring: Keyring) -> Dialects:
         """Return all dialects, with these values."""

@@ -87,6 +87,10 @@ class Pod:
     """Its kubelet has taken it in: it says how far the containers are."""
     init_finished: bool = False
     """Its last ordinary init container has succeeded."""
+    runs: bool = False
+    """Its kubelet says that one of its containers runs."""
+    controlled: bool = False
+    """A controller makes another one in its place."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -149,6 +153,14 @@ def pod_of(source: Mapping[str, Any]) -> Pod:
         terminal=status.get("phase") in ("Succeeded", "Failed"),
         admitted=bool(status.get("containerStatuses") or status.get("initContainerStatuses")),
         init_finished=ordinary <= succeeded,
+        runs=any(
+            isinstance(_mapping(each.get("state")).get("running"), dict)
+            for key in ("containerStatuses", "initContainerStatuses")
+            for each in _mappings(status.get(key))
+        ),
+        controlled=any(
+            each.get("controller") is True for each in _mappings(metadata.get("ownerReferences"))
+        ),
     )
 
 

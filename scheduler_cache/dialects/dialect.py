@@ -161,6 +161,8 @@ class Dialect(ABC):
     """Whether its own scheduler may go on deciding (join mode)."""
     limits_slots: bool = True
     """Whether its scheduler limits how many slices a card takes."""
+    woken_by_nodes: bool = False
+    """Whether its scheduler may have missed the cards of a node until that Node changes."""
     lock: str = ""
     """The node annotation that its scheduler locks a node by; empty: it locks none."""
 

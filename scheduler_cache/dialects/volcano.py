@@ -70,6 +70,8 @@ class Volcano(Dialect):
 
     name = "volcano"
     joins = True
+    # It reads the cards of its first list of nodes before it knows that it shares cards at all.
+    woken_by_nodes = True
     lock = LOCK
 
     vocabulary = Vocabulary(

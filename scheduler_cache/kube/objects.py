@@ -21,6 +21,7 @@ class OwnerReference(TypedDict, total=False):
     kind: str
     name: str
     uid: str
+    controller: bool
 
 
 class Metadata(TypedDict, total=False):

@@ -119,6 +119,7 @@ def test_the_replicas_are_known_by_their_service_account_or_as_the_configuration
         ('[kubernetes]\nin_cluster = true\nkubeconfig = "/k"', "not both"),
         ('[kubernetes]\ntoken_accounts = ["x"]', "must be NAMESPACE/NAME"),
         ("[kubernetes]\neviction_seconds = 0", "must be positive"),
+        ("[kubernetes.dialects]\nundecided_seconds = -1", "undecided_seconds must not be negative"),
     ],
 )
 def test_a_mistake_in_the_table_is_named(tmp_path: Path, text: str, words: str) -> None:

@@ -569,3 +569,124 @@ async def test_a_lock_whose_pod_is_on_its_way_is_left_alone(site: Site) -> None:
 
         assert ("lock", "n1") not in upkeep.chores._planned
         assert node_of(site)["annotations"]["hami.io/mutex.lock"] == lock
+
+
+# Pods that a joined scheduler bound without a decision
+
+
+def volcano_pod(**status: Any) -> dict[str, Any]:  # noqa: ANN401  a status' fields
+    """Return a pod that a Volcano bound which had not yet taken in the node's cards."""
+    owner = {"kind": "ReplicaSet", "name": "r", "uid": "r-1", "controller": True}
+    return {
+        "metadata": {"name": "p1", "namespace": "default", "ownerReferences": [owner]},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [
+                container_of("main", {"volcano.sh/vgpu-number": "1"}, uuid=UUID),
+                container_of("web", {}),
+            ],
+        },
+        "status": {"phase": "Pending", **status},
+    }
+
+
+def running_container(name: str) -> dict[str, Any]:
+    return {"name": name, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+
+
+async def undecided(site: Site, replica: Running, item: dict[str, Any]) -> None:
+    """Let a pod be there, and be seen to have no decision, then let 61 s pass."""
+    await labels(site, VOLCANO_NODE)
+    await site.server.put(PODS, item)
+    await until(lambda: known(replica) is not None)
+    await until(lambda: bool((v := replica.cluster.view("n1")) and v.inventory.cards[A].joined))
+    upkeep = replica.leader.upkeep
+    upkeep.look()
+    clock = upkeep._now_ns
+    upkeep._now_ns = lambda: clock() + 61 * 10**9
+    upkeep.look()
+
+
+def evicted(site: Site) -> int:
+    return site.server.count("POST", "/api/v1/namespaces/default/pods/p1/eviction")
+
+
+def said(site: Site) -> str:
+    return " ".join(each["message"] for each in events(site) if each["reason"] == "NoDecision")
+
+
+async def test_a_pod_that_was_bound_without_cards_makes_way_for_another(site: Site) -> None:
+    async with one_node(site, A) as (replica, _):
+        await undecided(site, replica, volcano_pod())
+
+        await until(lambda: evicted(site) == 1, "evicted")
+        await until(lambda: "so that its controller makes another" in said(site), "said")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"containerStatuses": [running_container("web")]}, "a container of it runs"),
+        ({"initContainerStatuses": [running_container("log")]}, "a container of it runs"),
+        (None, "no controller makes another"),
+    ],
+)
+async def test_a_pod_that_runs_or_would_be_lost_is_not_evicted(
+    site: Site, change: dict[str, Any] | None, why: str
+) -> None:
+    item = volcano_pod(**(change or {}))
+    if change is None:
+        del item["metadata"]["ownerReferences"]
+    async with one_node(site, A) as (replica, _):
+        await undecided(site, replica, item)
+
+        await until(lambda: why in said(site), "said")
+        replica.leader.upkeep.look()
+        await until(lambda: len(replica.leader.upkeep.chores) == 0, "nothing is left to do")
+        assert evicted(site) == 0
+
+
+async def test_a_decision_or_the_setting_keeps_a_pod(site: Site) -> None:
+    decision = f"{A},NVIDIA,1024,0:"
+    async with one_node(site, A) as (replica, _):
+        item = volcano_pod()
+        item["metadata"]["annotations"] = {"volcano.sh/vgpu-ids-new": decision}
+        await undecided(site, replica, item)
+        assert replica.leader.upkeep._undecided == {}
+
+        await site.server.remove(PODS, "p1", "default")
+        replica.leader.upkeep._undecided_seconds = 0
+        await undecided(site, replica, volcano_pod())
+        await until(lambda: len(replica.leader.upkeep.chores) == 0, "nothing is left to do")
+        assert evicted(site) == 0
+        assert said(site) == ""
+
+
+async def test_a_node_that_volcano_has_joined_changes_now_and_then(site: Site) -> None:
+    """A Volcano that was just started takes in a node's cards when the Node changes."""
+
+    def touched() -> str:
+        text: str = node_of(site).get("annotations", {}).get("vgpu.dev/touched", "")
+        return text
+
+    async with one_node(site, A) as (replica, _):
+        upkeep = replica.leader.upkeep
+        await labels(site, HAMI_NODE)
+        await until(lambda: (n := replica.cluster.node("n1")) is not None and bool(n.labels))
+        upkeep.look()
+        assert ("touch", "n1") not in upkeep.chores._planned
+
+        await labels(site, VOLCANO_NODE)
+        await until(
+            lambda: (n := replica.cluster.node("n1")) is not None
+            and n.labels == node_of(site)["labels"]
+        )
+        upkeep.look()
+        await until(lambda: touched() != "", "touched")
+        upkeep.look()
+        assert ("touch", "n1") not in upkeep.chores._planned, "not in each look"
+
+        clock = upkeep._now_ns
+        upkeep._now_ns = lambda: clock() + 61 * 10**9
+        upkeep.look()
+        assert ("touch", "n1") in upkeep.chores._planned
