@@ -544,7 +544,7 @@ def _settle(
         blocked = "" if each.running else _overbooked(view, beside if each.joined else used, each)
         _answer(view, each, contested, blocked)
     for loser, full in losers:
-        _refuse_loser(view, loser, full, winners)
+        _refuse_loser(view, loser, full, winners, given)
     for each in given:
         if each.doubt:
             record = each.record
@@ -554,9 +554,28 @@ def _settle(
             view.notices[Notice("AllocationRefused", message, _pod(record))] = None
 
 
-def _refuse_loser(view: NodeView, loser: _Given, full: str, winners: Sequence[_Given]) -> None:
+def _refuse_loser(
+    view: NodeView,
+    loser: _Given,
+    full: str,
+    winners: Sequence[_Given],
+    given: Sequence[_Given],
+) -> None:
     record = loser.record
-    why = f"{full} is overbooked, and another allocation comes first"
+    first = any(full in each.amounts for each in winners)
+    why = (
+        f"{full} is overbooked, {'and another allocation comes first' if first else 'by it alone'}"
+    )
+    for each in given:
+        decision = each.record.decision
+        if full in each.amounts and decision is not None and decision.uncounted:
+            names = ", ".join(decision.uncounted)
+            why += (
+                f"; {decision.dialect}'s scheduler does not count sidecars with cards ({names} of "
+                f"pod {each.record.pod}) beside the other containers; give that pod less, or its "
+                "sidecars no card"
+            )
+            break
     for name in record.ids:
         view.answers[record.pod.uid, name] = why
     if record.ending:

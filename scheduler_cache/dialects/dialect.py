@@ -95,6 +95,8 @@ class Decision:
     """Every container holds the same slices, once for all of them."""
     exclusive: frozenset[str] = frozenset()
     """Containers that hold their cards alone."""
+    uncounted: tuple[str, ...] = ()
+    """Sidecars with cards that its scheduler does not count beside the containers after them."""
     by_plugin: bool = False
     """Another system's device plugin hands out these whole cards. It hears nothing of the decision
     and may hand out others: then those count."""

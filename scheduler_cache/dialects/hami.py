@@ -41,7 +41,7 @@ from scheduler_cache.dialects.fields import (
     stated,
 )
 from scheduler_cache.model import MAX_SLICES, Allocation, Card, MemoryAmount, Request
-from scheduler_cache.pod import Container, KubeNode, Pod
+from scheduler_cache.pod import Container, ContainerKind, KubeNode, Pod
 from scheduler_cache.units import counted
 
 COUNT = "nvidia.com/gpu"
@@ -152,6 +152,12 @@ class Hami(Dialect):
             node_name=pod.annotations.get(NODE, ""),
             decided_unix_ns=seconds_ns(pod.annotations.get(TIME)),
             containers=found,
+            # To HAMi, a sidecar is an init container, which has ended before the others start.
+            uncounted=tuple(
+                each.name
+                for each in pod.containers
+                if each.kind is ContainerKind.SIDECAR and each.name in found
+            ),
             doubt=doubt,
         )
 

@@ -149,6 +149,39 @@ def test_a_whole_card_is_overbooked_by_another_pods_slice() -> None:
     assert not joined.resolve("p2").exclusive
 
 
+def with_sidecar(mebibytes: int, uid: str = "p1") -> dict[str, Any]:
+    """Return a pod with a sidecar and an app, each with so much of one card."""
+    limits = {"nvidia.com/gpumem": str(mebibytes), "nvidia.com/gpucores": "10"}
+    return pod(
+        uid,
+        container_of("main", limits),
+        inits=[container_of("proxy", limits, sidecar=True)],
+        node=NODE,
+        annotations={
+            "hami.io/vgpu-devices-allocated": 2 * f"{A},NVIDIA,{mebibytes},10:;",
+            "hami.io/vgpu-node": NODE,
+        },
+    )
+
+
+def test_a_sidecar_that_hami_does_not_count_is_named_where_it_overbooks_a_card() -> None:
+    """HAMi takes the larger of sidecar and app, and both run at a time."""
+    fits, alone, beside = (world(hami_cards(A, B)) for _ in range(3))
+
+    fits.apply(with_sidecar(40960))
+    assert fits.resolve("p1", "proxy")
+    assert fits.resolve("p1", "main")
+
+    alone.apply(with_sidecar(40961))
+    with pytest.raises(NotBelievedError, match=r"overbooked, by it alone; .*sidecars .*\(proxy of"):
+        alone.resolve("p1", "main")
+
+    beside.apply(with_sidecar(40960))
+    beside.apply(hami_pod("p2"))
+    with pytest.raises(NotBelievedError, match="comes first; hami's scheduler does not count"):
+        beside.resolve("p2")
+
+
 def test_where_another_scheduler_decides_we_place_nothing() -> None:
     joined = world(hami_cards(A, B))
     joined.apply(pod("p1"))
