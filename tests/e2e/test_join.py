@@ -59,15 +59,22 @@ class Scheduler:
         """Merge annotations into the node's."""
         await self.client.patch(NODE_PATH, {"metadata": {"annotations": annotations}})
 
-    async def bind(self, name: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Bind a pod to the node."""
-        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}/binding"
+    async def bind(
+        self, name: str, annotations: Mapping[str, str] | None = None, *, repeating: bool = False
+    ) -> None:
+        """Bind a pod to the node; `repeating` all annotations that it carries, as Volcano does."""
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}"
+        metadata: Json = {"name": name, "annotations": dict(annotations or {})}
+        if repeating:
+            seen = (await self.client.get(path))["metadata"]
+            metadata["uid"] = seen["uid"]
+            metadata["annotations"] = {**seen["annotations"], **metadata["annotations"]}
         await self.client.create(
-            path,
+            f"{path}/binding",
             {
                 "apiVersion": "v1",
                 "kind": "Binding",
-                "metadata": {"name": name, "annotations": dict(annotations or {})},
+                "metadata": metadata,
                 "target": {"kind": "Node", "name": NODE},
             },
         )
@@ -272,6 +279,7 @@ async def test_volcano(namespace: Namespace, tmp_path: Path) -> None:
                 container("plain", script=STAY),
                 container("pair", volcano_limits(2, 2048, 30)),
                 container("small", volcano_limits(1, 1024, 10)),
+                annotations={"volcano.sh/vgpu-use-gpuuuid": f"{first},{second},{third}"},
                 schedulerName="volcano",
             )
         )
@@ -290,6 +298,7 @@ async def test_volcano(namespace: Namespace, tmp_path: Path) -> None:
                 "volcano.sh/bind-phase": "allocating",
                 "volcano.sh/bind-time": str(now),
             },
+            repeating=True,
         )
 
         [item] = await namespace.running("one")
