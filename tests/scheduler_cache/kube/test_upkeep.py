@@ -132,8 +132,10 @@ async def test_whole_cards_of_another_plugin_are_written_for_the_other_replicas(
 
         await node.ReportNode(told, timeout=20)
         await until(
-            lambda: node_of(site)["annotations"].get("vgpu.dev/whole-cards")
-            == json.dumps({"team/p9/main": [A]}, separators=(",", ":")),
+            lambda: (
+                node_of(site)["annotations"].get("vgpu.dev/whole-cards")
+                == json.dumps({"team/p9/main": [A]}, separators=(",", ":"))
+            ),
             "written",
         )
         await node.ReportNode(report("n1", A), timeout=20)
@@ -678,8 +680,10 @@ async def test_a_node_that_volcano_has_joined_changes_now_and_then(site: Site) -
 
         await labels(site, VOLCANO_NODE)
         await until(
-            lambda: (n := replica.cluster.node("n1")) is not None
-            and n.labels == node_of(site)["labels"]
+            lambda: (
+                (n := replica.cluster.node("n1")) is not None
+                and n.labels == node_of(site)["labels"]
+            )
         )
         upkeep.look()
         await until(lambda: touched() != "", "touched")
