@@ -12,7 +12,9 @@ static inline bool ascii_is_upper(char letter)
 
 static inline char ascii_to_lower(char letter)
 {
-	return ascii_is_upper(letter) ? (char)(letter - 'A' + 'a') : letter;
+	if (ascii_is_upper(letter))
+		return (char)(letter - 'A' + 'a');
+	return letter;
 }
 
 #endif
