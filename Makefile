@@ -39,7 +39,7 @@ WORKERS ?= 4
 # Daemons do most of the work here, not the tests.
 ENGINE_WORKERS ?= 3
 
-.PHONY: setup lock check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench images test-images device clean
+.PHONY: setup lock check fmt test test-c test-py test-engines demo proto api hook install e2e fuzz bench images test-images test-schedulers device clean
 
 $(SETUP): scripts/setup requirements-dev.lock
 	scripts/setup base
@@ -69,7 +69,7 @@ test-c: $(SETUP) $(PRODUCTS) $(FAKES) $(C_TESTS)
 	scripts/run-c-tests $(C_TESTS)
 
 test-py: $(SETUP) $(PRODUCTS) $(SAN_PRODUCTS) $(FAKES) $(TEST_DATA)
-	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device and not deb and not e2e and not images"
+	$(PY) -m pytest -q -n $(WORKERS) -m "not engine and not device and not deb and not e2e and not images and not schedulers"
 
 test: test-c test-py
 
@@ -105,6 +105,14 @@ e2e: $(SETUP) $(PRODUCTS) $(FAKES)
 	scripts/setup e2e
 	for name in $(KUBE_PROGRAMS); do scripts/kube-program $$name >/dev/null || exit; done
 	$(PY) -m pytest -q -m $(E2E_MARK) tests/e2e
+
+# Other systems' schedulers, built by whoever runs this, in PROGRAMS (docs/schedulers.md). RECORD=DIR: what
+# became of each case is written there.
+test-schedulers: $(SETUP) $(PRODUCTS) $(FAKES)
+	scripts/setup e2e
+	$(if $(PROGRAMS),for name in $(KUBE_PROGRAMS); do scripts/kube-program $$name >/dev/null || exit; done)
+	VGPU_SCHEDULER_PROGRAMS="$(PROGRAMS)" VGPU_SCHEDULER_RECORD="$(RECORD)" \
+		$(PY) -m pytest -q -m schedulers tests/e2e/schedulers
 
 # Each target for SECONDS, as many at once as there are processors.
 fuzz: SECONDS ?= 600

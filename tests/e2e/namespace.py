@@ -51,7 +51,10 @@ class Namespace:
     async def keep(self, item: Json) -> None:
         """Have a pod kept by a ReplicaSet: when a node refuses it, another takes its place."""
         name, labels = item["metadata"]["name"], {"kept": item["metadata"]["name"]}
-        metadata = {"labels": labels, "annotations": item["metadata"]["annotations"]}
+        metadata = {
+            "labels": {**item["metadata"].get("labels", {}), **labels},
+            "annotations": item["metadata"]["annotations"],
+        }
         sets = f"/apis/apps/v1/namespaces/{self.name}/replicasets"
         spec = {
             "replicas": 1,
