@@ -312,8 +312,8 @@ def test_the_library_that_was_built(tmp_path: Path) -> None:
 def test_a_library_for_newer_systems_only(tmp_path: Path) -> None:
     library = installed(tmp_path)
     content = library.read_bytes()
-    assert b"GLIBC_2.14\0" in content
-    library.write_bytes(content.replace(b"GLIBC_2.14\0", b"GLIBC_2.34\0"))
+    assert b"GLIBC_2.16\0" in content
+    library.write_bytes(content.replace(b"GLIBC_2.16\0", b"GLIBC_2.34\0"))
     record_digests(library.parent)
 
     finding = check_library(library)

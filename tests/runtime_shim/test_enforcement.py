@@ -308,7 +308,7 @@ def test_a_process_with_the_agents_copy_of_the_library_is_left_alone(
         assert not caplog.messages
     finally:
         tenant.kill()
-        tenant.wait()
+        tenant.communicate()
 
 
 def test_a_host_process_is_an_event_whatever_the_policy(

@@ -131,7 +131,7 @@ async def test_a_replica_answers_reviews_and_counts_them(site: Site) -> None:
 
 async def test_a_binding_is_compared_with_its_pod(site: Site) -> None:
     """Volcano repeats the pod's annotations on its Binding."""
-    carried = {"vgpu.dev/container-uuids": "{}", "nvidia.com/use-gputype": "A100"}
+    carried = {"vgpu.dev/container-uuids": "{}", "vgpu.dev/use-model": "A100"}
     pod = new_pod(container(memory="1Gi"), annotations=carried)
     pod["metadata"] |= {"name": "p", "uid": "uid-1"}
     await site.server.put("/api/v1/pods", pod)
@@ -147,7 +147,7 @@ async def test_a_binding_is_compared_with_its_pod(site: Site) -> None:
 
     async with site.replica(admission=LISTENING) as replica, calling(site, replica) as caller:
         same = await caller.ask("/validate", binding())
-        other = await caller.ask("/validate", binding(**{"nvidia.com/use-gputype": "H200"}))
+        other = await caller.ask("/validate", binding(**{"vgpu.dev/use-model": "H200"}))
         lost = await caller.ask("/validate", binding(name="gone/../p"))
 
     assert same["allowed"] is True, same

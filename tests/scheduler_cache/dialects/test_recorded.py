@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,11 @@ def reading_of(decision: Decision) -> str:
     )
 
 
-def hami_cases() -> Iterator[Any]:
-    for version, pod, annotation, reading in recorded("hami"):
-        yield pytest.param(pod, annotation, reading, id=f"{version}: {pod}")
+def hami_cases() -> list[Any]:
+    return [
+        pytest.param(pod, annotation, reading, id=f"{version}: {pod}")
+        for version, pod, annotation, reading in recorded("hami")
+    ]
 
 
 @pytest.mark.parametrize(("pod", "annotation", "reading"), hami_cases())
