@@ -34,7 +34,7 @@ T = TypeVar("T")
 # Between two tries. Source: docs/contract.md §5.
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 1.0
-# What the last try has, so that a cache that comes back late still answers.
+# The last try begins this long before the end, so that a cache that comes back late still answers.
 _LAST_TRY_SECONDS: Final = 0.1
 
 _AUTHORITY: Final = "grpc.default_authority"

@@ -13,7 +13,7 @@ from runtime_shim.config import Config
 from runtime_shim.errors import RuntimeShimError
 from runtime_shim.table import human_bytes, table_lines
 
-# What the scheduler cache says of a card whose owner does not limit how many slices it takes.
+# The number of slices that the scheduler cache gives for a card whose owner sets no limit.
 _UNLIMITED = (1 << 32) - 1
 
 _JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -41,7 +41,7 @@ _DEV = "/dev"
 _OWN_PID_NAMESPACE = "/proc/self/ns/pid"
 _MAX_SCRIPT_BYTES = 2**20
 
-# What the kernel makes by itself, so that no file of the host's disks is in it.
+# File systems that the kernel makes by itself, so that no file of the host's disks is in them.
 # Source: Linux, /proc/filesystems, those with "nodev" that need no source.
 _KERNEL_TYPES = frozenset(
     {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes on a card do to the host: name, processor time and memory, for `vgpuctl top`.
+"""Processes on a card as the host sees them: name, processor time, memory, for `vgpuctl top`.
 
 This is for people, never for a decision: a process chooses its own name, and its PID may be another
 process's by the time of the look.

@@ -63,7 +63,7 @@ class CardFacts:
     pci_bus_id: str
     parent_uuid: str = ""
     reserved_bytes: int = 0
-    """What its driver keeps beside `memory_bytes`. Other schedulers divide all of it."""
+    """Memory that its driver keeps beside `memory_bytes`. Other schedulers divide all of it."""
     numa_node: int = 0
     gpu_instance: int = -1
     """Of a MIG instance; -1 for a whole GPU."""

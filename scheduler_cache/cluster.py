@@ -331,7 +331,7 @@ class Cluster:
                     changed |= self._reclaim(name) | {name}
             yield self._settle((changed, set()), now_ns)
 
-    # What the leader tells the other replicas
+    # Ends, which the leader tells the other replicas
 
     def ends(self, version: int) -> Ends:
         """Return which of the pods that have ended still hold slices.

@@ -49,8 +49,8 @@ class AdmissionConfig:
     """From the change of the webhook configurations to the first use of a new certificate: each API
     server must have heard of it."""
     dialects: tuple[str, ...] = ("native",)
-    """Whose pods are ours. The pods of one that is left out are not looked at: its own system may
-    serve them."""
+    """The dialects whose pods are ours. Pods of a dialect that is left out are not looked at: its
+    own system may serve them."""
     dialect_scope: str = "nodes"
     """Which pods that ask in another system's dialect are ours: with `nodes` those that choose
     nodes by the label `vgpu.dev/dialect` (nodeSelector, or required node affinity), with `cluster`

@@ -21,7 +21,7 @@ _MOST_CHARACTERS: Final = 200_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ends:
-    """What has ended, up to a version."""
+    """Pods that have ended, up to a version."""
 
     version: int
     """A resourceVersion of the pods: later ends are not spoken of."""

@@ -279,7 +279,7 @@ class PodContainer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeCards:
-    """What another device plugin gave to a container, by the kubelet's word."""
+    """Cards that another device plugin gave to a container, by the kubelet's word."""
 
     pod: PodContainer
     """Without a uid, which the kubelet does not say."""

@@ -117,7 +117,7 @@ def _verbs(replica: Running) -> dict[str, dict[str, dict[str, float]]]:
 def _state(replica: Running) -> dict[str, object]:
     """Return how much is remembered, and what it costs to derive a node from it."""
     gc.collect()
-    # What the allocator keeps for later says nothing of what is remembered.
+    # Free memory that the allocator keeps is not memory that the replica remembers.
     ctypes.CDLL(None).malloc_trim(0)
     cluster = replica.cluster
     names = cluster.node_names

@@ -84,7 +84,7 @@ def _left(state: dict[str, Any]) -> int:
 
 @dataclass
 class Agent:
-    """What one node's agent knows."""
+    """The state that one node's agent knows."""
 
     stubs: list[SchedulerCacheStub]
     """One for each replica."""

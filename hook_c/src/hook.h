@@ -98,8 +98,8 @@ int device_now(const struct tenant *tenant);
 int stream_device(void *stream, void **context);
 
 /* hook_refusal.c */
-/* What the driver answers to every call as long as cuInit has not been called, nor looks at an
- * argument; CUDA_SUCCESS afterwards. Asked before a structure of the program is read. */
+/* The driver's answer to every call before cuInit, when it looks at no argument; CUDA_SUCCESS
+ * afterwards. Asked before a structure of the program is read. */
 int early_answer(void);
 
 /* A call for a device that does not exist can take nothing, and is the driver's to answer. */

@@ -20,7 +20,7 @@ static uint64_t estimate(const struct cuda_array3d *array)
 	return multiply(multiply(array->width, rows), 4UL * array->channels);
 }
 
-/* What the driver has against an array, if it is asked for the twin, and what it would take. */
+/* The driver's error for an array, found by a small twin of it, and the bytes it would take. */
 struct twin {
 	int status;
 	uint64_t bytes;

@@ -91,8 +91,8 @@ int alloc_end(struct hook_call *call, int status, uint64_t pointer)
 /* The pitch is the driver's secret until it has answered; rows of 512 bytes are its least step. */
 #define PITCH_STEP UINT64_C(512)
 
-/* What the driver has against elements of that size, and against a product of which its 64 bits
- * leave nothing (H200, driver 580). */
+/* The driver refuses elements of that size, and a product of which 64 bits leave nothing (H200,
+ * driver 580). */
 static bool is_wrong_pitch(uint64_t pitch, uint64_t height, unsigned int element_bytes)
 {
 	return (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a program gets whose call the account has no room for. The driver may have refused it in any
- * case, for a reason of its own, and then that is the answer: a program that tests for it must find
- * it. The reason is found by questions that take no memory. The call itself never reaches the
+/* The answer to a call for which the account has no room. The driver might refuse the call in any
+ * case, for a reason of its own. Then that reason is the answer: a program that tests for it must
+ * find it. The reason is found by questions that take no memory. The call itself never reaches the
  * driver: if the question was wrong, the memory would be taken. */
 #include "hook.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a process had under way on its cards when it ended. It is gone and cannot say what that
- * took; the slot that it leaves in the usage file says what was predicted, until when, and whether
- * a wait has shown that it is over. Whoever proves it dead charges that to the container.
+/* The work that a process had under way on its cards when it ended. The process cannot say any more
+ * what that took. The slot that it leaves in the usage file says what was predicted, until when,
+ * and whether a wait has shown its end. The process that proves it dead charges the container.
  *
  * Pure: no lock, no clock. */
 #ifndef VGPU_LAST_WORK_H

@@ -9,7 +9,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* What the loader keeps for debuggers. */
+/* The loader's list of objects, kept for debuggers. */
 extern struct r_debug _r_debug __attribute__((weak));
 
 /* libc is loaded when the program starts and stays, and so do all objects before it in the list:

@@ -301,7 +301,7 @@ static void close_all(void)
 		close(fd);
 }
 
-/* What a daemon does. */
+/* As a daemon does. */
 static int hold_and_close(const struct files *unused)
 {
 	struct region region;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only containerd's own client has."""
+"""Options that only containerd's own client has."""
 
 import os
 from pathlib import Path

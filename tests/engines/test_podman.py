@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only podman has."""
+"""Options that only podman has."""
 
 import os
 import stat

@@ -97,7 +97,7 @@ def test_a_program_that_knows_that_its_work_has_ended_has_paid_for_it(
         while tenant.do("call", ask, event) != 0:
             pass
 
-    # What is not charged yet, since a mark stands behind the program's own event, is in its slot.
+    # Work that is not charged yet is in its slot: the mark stands behind the program's own event.
     device = container.usage.slot[0].dev[0]
     assert device.busy_ns + device.pending_ns >= 90_000_000
 

@@ -415,7 +415,7 @@ def test_a_daemon_gets_at_once_what_an_ended_process_held(
 def test_a_refusal_in_a_stream_or_after_a_fault_is_the_drivers(
     container: Container, start: Start, gpu: SimulatedGpu
 ) -> None:
-    """What is wrong with the context is told also where there is no room."""
+    """A fault of the context is told also where there is no room."""
     tenant = start(container)
     assert tenant.do("allocate", GIB)[0] == 0
     for name in ("cuMemAlloc_v2", "cuMemAllocAsync"):

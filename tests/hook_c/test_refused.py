@@ -16,7 +16,7 @@ from tests.hook_c.test_lookup import compile_program
 
 
 def answers(gpu: SimulatedGpu, *command: str | Path, **environment: str) -> list[str]:
-    """What each call gave."""
+    """Return the answer of each call."""
     done = subprocess.run(
         command,
         capture_output=True,

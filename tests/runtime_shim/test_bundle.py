@@ -234,7 +234,7 @@ def test_a_folder_of_the_mapped_root_that_others_can_write_is_refused(
 def test_a_file_that_is_put_in_the_place_of_ours_is_refused(
     folder: Path, given_away: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who owns the folder may rename and remove files in it while it is edited."""
+    """The owner of the folder may rename and remove files in it while it is edited."""
     spec = given_away.read()
     rename = os.rename
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's list of mounts says of a path."""
+"""The kernel's list of mounts, and the mount that a path is on."""
 
 from __future__ import annotations
 

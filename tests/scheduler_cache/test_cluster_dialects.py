@@ -528,7 +528,7 @@ def test_a_whole_card_of_another_plugin_is_not_given_away_by_us() -> None:
     native.bind(pod("p1", container(memory="1Gi")))
     assert native.resolve().slices[0].card_uuid == B
 
-    # What had its slice before starts again.
+    # A container that had its slice before starts again.
     native.report(whole={"unknown": A, "other": B})
     assert native.resolve().slices[0].card_uuid == B
 

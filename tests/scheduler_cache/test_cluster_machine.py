@@ -124,7 +124,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.dead: list[str] = []
         self.said: list[Ends] = []
-        """What leaders said of ended pods; it may be read late."""
+        """Words of leaders about ended pods; they may be read late."""
         self.old_lists: list[tuple[int, list[dict[str, Any]]]] = []
         self.running: dict[str, list[Container]] = {name: [] for name in NODES}
         self.writes: list[Write] = []

@@ -57,7 +57,7 @@ async def session_system(
     """Yield a system that runs beside ours, on a node whose cards it sells."""
     kind: type[System] = request.param
     system = kind(session_cluster, programs_of(kind))
-    # Who interrupts the run ends the loop before the block below.
+    # An interrupted run ends the loop before the block below.
     request.addfinalizer(system.stop)
     async with system.running():
         yield system

@@ -19,7 +19,7 @@ from tests.testbed.kubernetes.process import free_port
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 _PERCENT = 100 * CARDS
-# What koord-manager sums up from the Device object and writes on the node.
+# The sums that koord-manager makes of the Device object and writes on the node.
 _CAPACITY = {
     "koordinator.sh/gpu": str(_PERCENT),
     "koordinator.sh/gpu-core": str(_PERCENT),

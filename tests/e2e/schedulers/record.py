@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each case of a system, with the versions of everything that took part."""
+"""The result of each case of a system, with the versions of everything that took part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.testbed.kubernetes.programs import find_built
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case."""
+    """The result of one case."""
 
     outcome: str
     seconds: float

@@ -27,7 +27,7 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 @dataclass(frozen=True)
 class Wish:
-    """What a container asks for: `count` cards, and this much of each."""
+    """A container's request: `count` cards, and this much of each."""
 
     memory_mib: int
     cores_percent: int
@@ -69,7 +69,7 @@ class Kind:
     status: bool = True
     """Whether its status is a subresource."""
     defaults: Mapping[str, str | int] = field(default_factory=dict)
-    """What its spec has when nobody writes it."""
+    """The value in its spec when nobody writes one."""
 
 
 class System(ABC):
@@ -80,7 +80,7 @@ class System(ABC):
     scheduler: ClassVar[str]
     """`schedulerName` in its documents."""
     played: ClassVar[str]
-    """What of the system the tests play."""
+    """The parts of the system that the tests play."""
     programs: ClassVar[Sequence[str]]
     cannot: ClassVar[Mapping[str, str]] = {}
     """By case, why the system itself has no such thing."""

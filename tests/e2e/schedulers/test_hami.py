@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only HAMi has: a webhook that changes pods which ours changes, too."""
+"""Only HAMi has this: a webhook that changes pods which ours changes, too."""
 
 from __future__ import annotations
 
