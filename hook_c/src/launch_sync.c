@@ -25,6 +25,7 @@ static void begin_wait(struct hook_call *call, struct launch_card *card)
 	    throttle_is_in_doubt(throttle, call->begun_ns)) {
 		throttle_note_tail(throttle, throttle->open.last);
 		throttle_dry(throttle);
+		card_publish_pending(card); /* its end was seen: it is not charged beyond it */
 	}
 	call->launches = throttle_launches(throttle);
 	call->is_counted = !throttle_is_dry(throttle);

@@ -102,6 +102,27 @@ def test_a_program_that_knows_that_its_work_has_ended_has_paid_for_it(
     assert device.busy_ns + device.pending_ns >= 90_000_000
 
 
+def test_work_whose_end_a_late_wait_has_seen_is_charged_no_longer(
+    limited: Callable[[int], Container], start: Start
+) -> None:
+    """The time from its predicted end to the look at the dead process is no work."""
+    container = limited(10)
+    first = start(container)
+    kernel = first.do("kernel", "busy_1ms")
+    for _ in range(3):
+        assert first.do("launch", kernel) == 0
+        assert first.do("call", "cuCtxSynchronize") == 0
+    assert first.do("launch", kernel) == 0
+    time.sleep(0.02)
+    assert first.do("call", "cuCtxSynchronize") == 0
+    first.kill()
+    time.sleep(0.3)
+
+    start(container)
+
+    assert container.usage.turn[0].balance_ns >= -20_000_000
+
+
 def test_what_a_killed_process_had_under_way_is_charged(
     limited: Callable[[int], Container], start: Start
 ) -> None:
