@@ -169,6 +169,8 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_CALIBRATION_SECONDS):
                 await self.calibration.measure(self.inventory.healthy)
+        if self.cards_in_use is not None:
+            await self.cards_in_use.look()
         await self._try_to_report()
 
     async def serve(self, listener: socket.socket) -> None:
@@ -343,6 +345,7 @@ class Agent:
                     isolation=self._isolation_messages(),
                     served_resources=self.plugins.served() if self.plugins else (),
                     whole_cards=self.cards_in_use.messages() if self.cards_in_use else (),
+                    whole_cards_known=self.cards_in_use is None or self.cards_in_use.known,
                 )
             )
             if self.answers is not None:

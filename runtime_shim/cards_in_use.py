@@ -50,6 +50,8 @@ class CardsInUse:
         self._inventory = inventory
         self._changed = changed
         self._found: dict[ContainerKey, frozenset[str]] = {}
+        self.known = False
+        """Whether the kubelet has ever answered this agent."""
 
     async def watch(self) -> None:
         """Ask the kubelet every few seconds; it has no stream of changes."""
@@ -70,8 +72,8 @@ class CardsInUse:
             names = frozenset().union(*map(self._whole, several))
             if cards := frozenset(by_name[name].uuid for name in names if name in by_name):
                 found[key] = cards
-        if found != self._found:
-            self._found = found
+        if found != self._found or not self.known:
+            self._found, self.known = found, True
             self._changed()
 
     def messages(self) -> list[pb.WholeCards]:

@@ -92,8 +92,9 @@ class Report:
     """Kubernetes: what became of the latest start of each container that was to have a slice."""
     served_resources: frozenset[str] = frozenset()
     """Kubernetes: what the kubelet takes from the agent's own device plugin."""
-    whole_cards: tuple[WholeCards, ...] = ()
-    """Kubernetes: what other device plugins gave to containers."""
+    whole_cards: tuple[WholeCards, ...] | None = ()
+    """Kubernetes: what other device plugins gave to containers. None: the agent does not know, and
+    what the Node says stands."""
 
 
 class Cache:

@@ -149,7 +149,7 @@ class Upkeep:
         """Plan what follows from the time that has passed."""
         undecided: dict[tuple[str, bool], int | None] = {}
         for name in self._cluster.node_names:
-            for record in self._cluster.undecided(name):
+            for record in self._undecided_on(name):
                 key = record.pod.uid, _may_go(record)
                 undecided[key] = self._undecided.get(key, self._now_ns())
                 if key not in self._undecided:
@@ -203,9 +203,10 @@ class Upkeep:
             served = ",".join(sorted(report.served_resources)) or None
             if node.annotations.get(SERVED) != served:
                 annotations[SERVED] = served
-            whole = whole_cards_text(report.whole_cards)
-            if node.annotations.get(WHOLE_CARDS) != whole:
-                annotations[WHOLE_CARDS] = whole
+            if report.whole_cards is not None:
+                whole = whole_cards_text(report.whole_cards)
+                if node.annotations.get(WHOLE_CARDS) != whole:
+                    annotations[WHOLE_CARDS] = whole
             annotations.update(registration_patch(node, report.node.cards, self._dialects))
         if self._silent(name):
             ready = None
@@ -363,10 +364,20 @@ class Upkeep:
         logger.warning("evicting a pod that lost its card", extra={"pod": str(owner)})
         await self._post_eviction(owner)
 
+    def _undecided_on(self, node_name: str) -> list[Record]:
+        """Return the pods without a decision on a node whose plugin we stand for."""
+        node = self._cluster.node(node_name)
+        dialect = joined_dialect(node, self._dialects) if node else None
+        return [
+            each
+            for each in self._cluster.undecided(node_name)
+            if dialect and each.request and each.request.dialect == dialect.name
+        ]
+
     async def _end_undecided(self, uid: str) -> None:
         """Evict a pod that no scheduler chose cards for, or say why it stays."""
         record = self._cluster.record(uid)
-        if record is None or record not in self._cluster.undecided(record.node_name):
+        if record is None or record not in self._undecided_on(record.node_name):
             return
         pod, owner = record.pod, record.owner("")
         dialect = record.request.dialect if record.request else ""

@@ -118,7 +118,7 @@ def whole_cards(node: KubeNode, reported: Sequence[WholeCards] | None) -> tuple[
             for key, uuids in listed.items()
             for namespace, name, container in [key.split("/")]
         )
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return ()  # the leader alone writes it, and soon does so again
 
 

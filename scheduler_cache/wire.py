@@ -35,6 +35,9 @@ from scheduler_cache.model import (
 # Source: Linux's MINORBITS.
 _MAX_MINOR = (1 << 20) - 1
 
+_LONGEST_UID = 64
+"""Kubernetes makes uids of 36 characters, and of 32 for static pods."""
+
 _MODES = {
     pb.COMPUTE_MODE_HARD: ComputeMode.HARD,
     pb.COMPUTE_MODE_BURST: ComputeMode.BURST,
@@ -138,18 +141,22 @@ def report_of(message: pb.ReportNodeRequest) -> Report:
             if each.state in _ISOLATION_STATES
         ),
         served_resources=frozenset(message.served_resources),
-        whole_cards=tuple(
-            WholeCards(
-                pod=PodContainer(
-                    uid=each.pod.uid,
-                    namespace=each.pod.namespace,
-                    name=each.pod.name,
-                    container_name=each.pod.container_name,
-                ),
-                card_uuids=frozenset(each.card_uuids),
-            )
-            for each in message.whole_cards
-        ),
+        whole_cards=_whole_cards_of(message) if message.whole_cards_known else None,
+    )
+
+
+def _whole_cards_of(message: pb.ReportNodeRequest) -> tuple[WholeCards, ...]:
+    return tuple(
+        WholeCards(
+            pod=PodContainer(
+                uid=each.pod.uid,
+                namespace=each.pod.namespace,
+                name=each.pod.name,
+                container_name=each.pod.container_name,
+            ),
+            card_uuids=frozenset(each.card_uuids),
+        )
+        for each in message.whole_cards
     )
 
 
@@ -277,6 +284,8 @@ def pod_of(message: pb.PodIdentity) -> PodContainer:
     """Return who a container of a pod is, or raise InvalidRequestError."""
     if not message.uid or not message.container_name:
         raise InvalidRequestError("a pod's container needs pod.uid and pod.container_name")
+    if len(message.uid) > _LONGEST_UID:
+        raise InvalidRequestError(f"pod.uid has {len(message.uid)} characters, not a uid's 36")
     return PodContainer(
         uid=message.uid,
         namespace=message.namespace,

@@ -42,9 +42,11 @@ async def test_it_names_whole_cards_and_nothing_else(node: PodNode, tmp_path: Pa
             ("team", "stranger"): {"main": {"nvidia.com/gpu": ["GPU-of-another-host"]}},
         }
 
+        assert not watch.known
         await watch.look()
         await watch.look()
 
+        assert watch.known
         whole = pb.WholeCards(
             pod=pb.PodIdentity(namespace="team", name="whole", container_name="main"),
             card_uuids=[CARD],

@@ -11,7 +11,9 @@ from vgpu.v1 import scheduler_cache_pb2 as pb
 from vgpu.v1.scheduler_cache_pb2_grpc import SchedulerCacheStub
 
 from scheduler_cache.config import Config
+from scheduler_cache.errors import InvalidRequestError
 from scheduler_cache.server import running
+from scheduler_cache.wire import pod_of
 from tests.scheduler_cache.builders import GIB, NODE
 from tests.scheduler_cache.messages import allocate, card, report, request, told
 
@@ -383,3 +385,9 @@ async def test_a_thousand_claims_do_not_slow_an_allocation_down(stub: SchedulerC
 
     # The round trip is most of it: a loose bound catches what grows with the number of claims.
     assert many < 3 * few + 0.001
+
+
+def test_a_uid_that_is_none_is_refused() -> None:
+    """Uids of ended pods are written on the Lease, which holds so many characters only."""
+    with pytest.raises(InvalidRequestError, match="has 250000 characters, not a uid's 36"):
+        pod_of(pb.PodIdentity(uid="u" * 250_000, container_name="main"))

@@ -248,7 +248,7 @@ class ReleaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportNodeRequest(_message.Message):
-    __slots__ = ["agent_version", "boot_id", "cards", "claims", "isolation", "node_name", "ready", "running_allocation_ids", "served_resources", "whole_cards"]
+    __slots__ = ["agent_version", "boot_id", "cards", "claims", "isolation", "node_name", "ready", "running_allocation_ids", "served_resources", "whole_cards", "whole_cards_known"]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +259,7 @@ class ReportNodeRequest(_message.Message):
     RUNNING_ALLOCATION_IDS_FIELD_NUMBER: _ClassVar[int]
     SERVED_RESOURCES_FIELD_NUMBER: _ClassVar[int]
     WHOLE_CARDS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_CARDS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     agent_version: str
     boot_id: str
     cards: _containers.RepeatedCompositeFieldContainer[Card]
@@ -269,7 +270,8 @@ class ReportNodeRequest(_message.Message):
     running_allocation_ids: _containers.RepeatedScalarFieldContainer[str]
     served_resources: _containers.RepeatedScalarFieldContainer[str]
     whole_cards: _containers.RepeatedCompositeFieldContainer[WholeCards]
-    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[_Iterable[_Union[ContainerIsolation, _Mapping]]] = ..., served_resources: _Optional[_Iterable[str]] = ..., whole_cards: _Optional[_Iterable[_Union[WholeCards, _Mapping]]] = ...) -> None: ...
+    whole_cards_known: bool
+    def __init__(self, node_name: _Optional[str] = ..., cards: _Optional[_Iterable[_Union[Card, _Mapping]]] = ..., running_allocation_ids: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., ready: bool = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[_Iterable[_Union[ContainerIsolation, _Mapping]]] = ..., served_resources: _Optional[_Iterable[str]] = ..., whole_cards: _Optional[_Iterable[_Union[WholeCards, _Mapping]]] = ..., whole_cards_known: bool = ...) -> None: ...
 
 class ReportNodeResponse(_message.Message):
     __slots__ = []

@@ -11,6 +11,7 @@ import pytest
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from scheduler_cache.cluster_server import Running
+from scheduler_cache.dialects.volcano import Volcano
 from scheduler_cache.errors import NoRoomError, NotLeaderError
 from scheduler_cache.node_view import Notice
 from scheduler_cache.record import Record
@@ -24,12 +25,13 @@ from tests.scheduler_cache.kube.replicas import (
     Site,
     asking,
     bind,
+    leading,
     node_object,
     one_node,
     report,
     resolve,
 )
-from tests.scheduler_cache.kube_objects import container_of
+from tests.scheduler_cache.kube_objects import container_of, gpu
 
 EVENTS = "/api/v1/events"
 SECOND = "22222222-2222-4333-8444-555555555555"
@@ -125,8 +127,9 @@ async def test_a_report_that_says_nothing_new_writes_nothing(site: Site) -> None
 
 
 async def test_whole_cards_of_another_plugin_are_written_for_the_other_replicas(site: Site) -> None:
-    async with one_node(site, A) as (_, node):
+    async with one_node(site, A) as (replica, node):
         told = report("n1", A)
+        told.whole_cards_known = True
         whole = pb.PodIdentity(namespace="team", name="p9", container_name="main")
         told.whole_cards.add(pod=whole, card_uuids=[A])
 
@@ -139,6 +142,11 @@ async def test_whole_cards_of_another_plugin_are_written_for_the_other_replicas(
             "written",
         )
         await node.ReportNode(report("n1", A), timeout=20)
+        assert "whole-cards" not in str(replica.leader.upkeep._node_patch("n1")), "not known"
+
+        none = report("n1", A)
+        none.whole_cards_known = True
+        await node.ReportNode(none, timeout=20)
         await until(lambda: "vgpu.dev/whole-cards" not in node_of(site)["annotations"], "gone")
 
 
@@ -646,6 +654,22 @@ async def test_a_pod_that_runs_or_would_be_lost_is_not_evicted(
         replica.leader.upkeep.look()
         await until(lambda: len(replica.leader.upkeep.chores) == 0, "nothing is left to do")
         assert evicted(site) == 0
+
+
+async def test_a_pod_on_a_node_where_we_stand_for_no_plugin_is_left_alone(site: Site) -> None:
+    """Volcano's own plugin serves the node."""
+    node = {"name": "n1", "annotations": Volcano().encode_registration((gpu(A),))}
+    await site.server.put(NODES, {"metadata": node})
+    async with site.replica() as replica:
+        await leading(replica)
+        await site.server.put(PODS, volcano_pod())
+        await until(lambda: bool(replica.cluster.undecided("n1")), "without a decision")
+        upkeep = replica.leader.upkeep
+        upkeep.look()
+
+        assert upkeep._undecided == {}
+        await upkeep._end_undecided(replica.cluster.undecided("n1")[0].pod.uid)
+        assert (evicted(site), said(site)) == (0, "")
 
 
 async def test_a_decision_or_the_setting_keeps_a_pod(site: Site) -> None:
