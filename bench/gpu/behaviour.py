@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bench.gpu.captures import answers
 from bench.gpu.families import MIB, Driver
 from bench.gpu.places import Place
 from bench.gpu.table import Table
@@ -169,10 +170,12 @@ def captures(driver: Driver) -> Facts:
         ("the default stream", plain, 0, RELAXED_CAPTURE, "cuMemAllocAsync"),
         ("the thread's stream", of_thread, 0, RELAXED_CAPTURE, "cuMemAlloc_v2"),
     )
-    return {
+    facts: Facts = {
         f"capture, {name}": _capture(driver, begin, where, mode, inside)
         for name, begin, where, mode, inside in cases
     }
+    beside = answers(driver)
+    return facts | {f"capture, beside {name}": list(codes) for name, codes in beside.items()}
 
 
 def main() -> None:

@@ -92,11 +92,27 @@ static struct tenant_pool *take_place(struct tenant *tenant)
 /* From now on the driver gives nothing back by itself. */
 static void keep_all(struct tenant_pool *pool, uint64_t threshold)
 {
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	uint64_t all = UINT64_MAX;
 
+	exchange_capture_mode(&mode);
 	if (driver.cuMemPoolSetAttribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all) ==
 	    CUDA_SUCCESS)
 		__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
+	exchange_capture_mode(&mode);
+}
+
+static uint64_t read_threshold(void *handle)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	uint64_t threshold = 0; /* what a pool begins with */
+
+	exchange_capture_mode(&mode);
+	if (driver.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) !=
+	    CUDA_SUCCESS)
+		threshold = 0;
+	exchange_capture_mode(&mode);
+	return threshold;
 }
 
 /* NULL: the device is not promised, or there are too many pools. Without a handle the pool is not
@@ -106,14 +122,11 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 	int card = device_card(tenant, device);
 	struct tenant_pool *pool = NULL;
 	bool is_new = false;
-	uint64_t threshold = 0;
+	uint64_t threshold;
 
 	if (card < 0)
 		return NULL;
-	if (handle != NULL &&
-	    driver.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) !=
-		    CUDA_SUCCESS)
-		threshold = 0; /* what a pool begins with */
+	threshold = handle == NULL ? 0 : read_threshold(handle);
 	lock_pools(tenant);
 	if (is_graph || handle != NULL)
 		pool = find_pool(tenant, handle, is_graph, device); /* another thread was first */
@@ -235,21 +248,26 @@ static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
 	return NULL;
 }
 
-/* How much a pool keeps is ours to see to. */
+/* How much a pool keeps is ours to see to; the driver judges the call. */
 int pool_set_attribute(void *handle, int attribute, void *value)
 {
 	struct tenant *tenant = tenant_joined();
 	struct tenant_pool *pool = NULL;
+	uint64_t all = UINT64_MAX;
 	uint64_t threshold;
+	int status;
 
 	if (tenant != NULL && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && value != NULL)
 		pool = pool_of_handle(tenant, handle);
+	status = driver.cuMemPoolSetAttribute(handle, attribute, pool == NULL ? value : &all);
 	if (pool == NULL)
-		return driver.cuMemPoolSetAttribute(handle, attribute, value);
-	memcpy(&threshold, value, sizeof(threshold));
-	__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
+		return status;
+	if (status == CUDA_SUCCESS) {
+		memcpy(&threshold, value, sizeof(threshold));
+		__atomic_store_n(&pool->threshold, threshold, __ATOMIC_RELEASE);
+	}
 	pool_unpin(pool);
-	return CUDA_SUCCESS;
+	return status;
 }
 
 int pool_get_end(int status, void *handle, int attribute, void *value)

@@ -8,17 +8,22 @@
 #define LEAVE_WAITS 250 /* of 20 us and the sleep's own length */
 #define SHORT_SLEEP_NS 20000
 
+bool is_any_captured(void)
+{
+	return __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0;
+}
+
 bool stream_is_captured(void *stream)
 {
 	int status = 0;
 
-	return __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 &&
-	       driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
+	return is_any_captured() && driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+	       status != 0;
 }
 
 bool stream_is_untouchable(void *stream)
 {
-	return __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0 &&
+	return is_any_captured() &&
 	       ((uintptr_t)stream < STREAM_PER_THREAD || stream_is_captured(stream));
 }
 

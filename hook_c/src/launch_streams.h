@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether a capture of the process is under way. */
+bool is_any_captured(void);
+
 bool stream_is_captured(void *stream);
 
 /* The default stream of old waits for every other, so that to touch it spoils their captures. */

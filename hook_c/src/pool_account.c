@@ -2,6 +2,7 @@
 #include "pool_account.h"
 
 #include "graph_use.h"
+#include "launch_streams.h"
 #include "sys.h"
 
 /* What the account holds for a pool is one word, so that no thread ever sees or changes a part of
@@ -113,13 +114,27 @@ void pool_account_start(struct tenant_pool *pool)
 	__atomic_store_n(&pool->word, next_word(load_word(pool), 0), __ATOMIC_SEQ_CST);
 }
 
+/* Asked in the usual mode, the driver ends the captures of the process (H200, driver 580). */
+static int read_attribute(const struct tenant_pool *pool, int of_graphs, int of_pool,
+			  uint64_t *bytes)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	int status;
+
+	if (pool->is_graph)
+		return driver.cuDeviceGetGraphMemAttribute(pool->device, of_graphs, bytes);
+	if (!is_any_captured())
+		return driver.cuMemPoolGetAttribute(pool->handle, of_pool, bytes);
+	exchange_capture_mode(&mode);
+	status = driver.cuMemPoolGetAttribute(pool->handle, of_pool, bytes);
+	exchange_capture_mode(&mode);
+	return status;
+}
+
 bool pool_read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
 {
-	int status = pool->is_graph
-			     ? driver.cuDeviceGetGraphMemAttribute(
-				       pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes)
-			     : driver.cuMemPoolGetAttribute(
-				       pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
+	int status = read_attribute(pool, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+				    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
 
 	if (status != CUDA_SUCCESS || *bytes > POOL_MOST_BYTES)
 		return false;
@@ -129,13 +144,8 @@ bool pool_read_reserved(const struct tenant_pool *pool, uint64_t *bytes)
 
 bool pool_read_used(const struct tenant_pool *pool, uint64_t *bytes)
 {
-	int status = pool->is_graph
-			     ? driver.cuDeviceGetGraphMemAttribute(
-				       pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, bytes)
-			     : driver.cuMemPoolGetAttribute(
-				       pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, bytes);
-
-	return status == CUDA_SUCCESS;
+	return read_attribute(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+			      CU_MEMPOOL_ATTR_USED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
 }
 
 void pools_giving_begin(struct tenant *tenant)

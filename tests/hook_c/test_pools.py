@@ -11,6 +11,7 @@ from tests.hook_c.container import Container
 from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
+RELAXED = 2
 RELEASE_THRESHOLD = 4
 MOST_LOOKS = 5000 + 10  # at streams, before one call is refused: a second, and once a step
 
@@ -175,6 +176,8 @@ def test_what_is_undone_breaks_no_capture(
     assert tenant.do("allocate", 960 * MIB)[0] == 0
     gpu.inject("pool takes steps", 2, times=2)
     assert tenant.do("call", "cuStreamBeginCapture_v2", streams[0], 0) == 0
+    # The only mode in which the driver allocates beside the capture.
+    assert tenant.do("exchange_capture_mode", RELAXED) == 0
 
     assert code_of(tenant, MIB, streams[1]) == OUT_OF_MEMORY
     assert container.used() == gpu.used_bytes() - held == 960 * MIB

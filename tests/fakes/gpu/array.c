@@ -5,6 +5,7 @@
  * 511x511x97. What is in an array is not kept.
  */
 #include "context.h"
+#include "graph.h"
 #include "memory.h"
 #include "vmm.h"
 
@@ -108,8 +109,8 @@ static struct region *take(struct context *context, uint64_t bytes)
 static CUresult create(const char *function, CUarray *out, const struct descriptor_3d *d)
 {
 	struct context *context = NULL;
-	CUresult status =
-		enter_context(function, out != NULL && d != NULL && valid_descriptor(d), &context);
+	CUresult status = enter_unsafe_context(
+		function, out != NULL && d != NULL && valid_descriptor(d), &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -161,7 +162,7 @@ static void release(const struct array *array)
 
 CUDA_API(cuArrayDestroy, (CUarray array))
 {
-	CUresult status = enter(__func__, true);
+	CUresult status = enter_unsafe(__func__, true);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -239,10 +240,10 @@ CUDA_API(cuMipmappedArrayCreate,
 	 (CUmipmappedArray * out, const struct descriptor_3d *d, unsigned int levels))
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(__func__,
-					out != NULL && d != NULL && valid_descriptor(d) &&
-						levels > 0 && levels <= 32,
-					&context);
+	CUresult status = enter_unsafe_context(__func__,
+					       out != NULL && d != NULL && valid_descriptor(d) &&
+						       levels > 0 && levels <= 32,
+					       &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -280,7 +281,7 @@ static bool valid_mipmap(const struct mipmap *mipmap)
 
 CUDA_API(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap))
 {
-	CUresult status = enter(__func__, true);
+	CUresult status = enter_unsafe(__func__, true);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

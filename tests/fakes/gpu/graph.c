@@ -346,9 +346,14 @@ void graph_break_captures(void)
 
 CUresult graph_check_unsafe(void)
 {
+	DRIVER_LOCKED();
+	return graph_check_unsafe_locked();
+}
+
+CUresult graph_check_unsafe_locked(void)
+{
 	if (thread_mode == CAPTURE_RELAXED)
 		return CUDA_SUCCESS;
-	DRIVER_LOCKED();
 	if (thread_open == 0 && (thread_mode == CAPTURE_THREAD_LOCAL || global_open == 0))
 		return CUDA_SUCCESS;
 	graph_break_captures();
@@ -995,7 +1000,7 @@ static struct exec *make_exec(struct graph *graph)
 static CUresult instantiate(const char *function, struct exec **out, struct graph *graph,
 			    uint64_t flags)
 {
-	CUresult status = enter(function, out != NULL && graph_valid(graph));
+	CUresult status = enter_unsafe(function, out != NULL && graph_valid(graph));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -1050,7 +1055,7 @@ static bool exec_valid(const struct exec *exec)
 
 CUDA_API(cuGraphExecDestroy, (struct exec * exec))
 {
-	CUresult status = enter(__func__, exec_valid(exec));
+	CUresult status = enter_unsafe(__func__, exec_valid(exec));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

@@ -26,7 +26,8 @@ enum graph_node_type {
 	GRAPH_NODE_CONDITIONAL = 13,
 };
 
-/* All of these but graph_check_unsafe: caller holds the driver lock. */
+/* Of these, graph_check_unsafe and enter_unsafe take the driver lock; of the others the caller holds
+ * it. */
 
 /* Note work of a stream that is being captured. An error once the capture is broken. */
 CUresult graph_capture(struct stream *stream, enum graph_node_type type, uint64_t duration_ns);
@@ -40,8 +41,25 @@ CUresult graph_capture_release(struct stream *stream, CUdeviceptr address);
 CUresult graph_join_capture(struct stream *stream, struct graph *capture, uint64_t number);
 
 /* Whether a call that captures forbid may go on in this thread. If not, it breaks the captures and
- * returns an error. Takes the driver lock. */
+ * returns an error. tests/fakes/captures_h200.jsonl lists the calls. */
 CUresult graph_check_unsafe(void);
+CUresult graph_check_unsafe_locked(void);
+
+/* `enter` and `enter_context` of such a call. */
+static inline CUresult enter_unsafe(const char *function, bool valid)
+{
+	CUresult status = enter(function, valid);
+
+	return status != CUDA_SUCCESS ? status : graph_check_unsafe();
+}
+
+static inline CUresult enter_unsafe_context(const char *function, bool valid,
+					    struct context **current)
+{
+	CUresult status = enter_context(function, valid, current);
+
+	return status != CUDA_SUCCESS ? status : graph_check_unsafe();
+}
 
 /* What happens to everything under capture when a call does what captures forbid. */
 void graph_break_captures(void);

@@ -346,9 +346,7 @@ char *memory_contents(CUdeviceptr address, uint64_t *bytes)
 static CUresult allocate(const char *function, CUdeviceptr *out, uint64_t bytes)
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(function, out != NULL && bytes != 0, &context);
-	if (status == CUDA_SUCCESS)
-		status = graph_check_unsafe();
+	CUresult status = enter_unsafe_context(function, out != NULL && bytes != 0, &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -390,9 +388,7 @@ CUDA_API(cuMemAllocPitch_v2,
 
 static CUresult free_device(const char *function, CUdeviceptr address)
 {
-	CUresult status = enter(function, true);
-	if (status == CUDA_SUCCESS)
-		status = graph_check_unsafe();
+	CUresult status = enter_unsafe(function, true);
 	if (status != CUDA_SUCCESS || address == 0)
 		return status;
 	DRIVER_LOCKED();
@@ -441,7 +437,7 @@ CUDA_API(cuMemFree, (CUdeviceptr_v1 address))
 CUDA_API(cuMemAllocManaged, (CUdeviceptr * out, size_t bytes, unsigned int flags))
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(
+	CUresult status = enter_unsafe_context(
 		__func__, out != NULL && bytes != 0 && (flags == 1 || flags == 2), &context);
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -617,7 +613,7 @@ CUDA_API(cuPointerGetAttributes,
 static CUresult allocate_host(const char *function, void **out, size_t bytes, unsigned int flags)
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(function, out != NULL && bytes != 0, &context);
+	CUresult status = enter_unsafe_context(function, out != NULL && bytes != 0, &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,

@@ -476,7 +476,8 @@ static CUresult allocate_in(struct context *context, bool per_thread, CUdevicept
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture != NULL)
 		return graph_capture_allocation(stream, bytes, out);
-	return allocate_from(stream, pool, bytes, out);
+	CUresult status = graph_check_unsafe_locked();
+	return status != CUDA_SUCCESS ? status : allocate_from(stream, pool, bytes, out);
 }
 
 static CUresult allocate(const char *function, bool per_thread, CUdeviceptr *out, size_t bytes,
@@ -529,6 +530,9 @@ static CUresult free_async(const char *function, bool per_thread, CUdeviceptr ad
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture != NULL)
 		return graph_capture_release(stream, address);
+	status = graph_check_unsafe_locked();
+	if (status != CUDA_SUCCESS)
+		return status;
 	/* What is no pool's stays with the card until a synchronisation, and no query, allocation
 	 * or trim changes that (measured; there it must be one of the same stream). */
 	if (region->kind == REGION_LINEAR || region->kind == REGION_SMALL)
@@ -566,7 +570,7 @@ _Static_assert(sizeof(struct pool_properties) == 88, "CUDA");
 
 CUDA_API(cuMemPoolCreate, (CUmemoryPool * out, const struct pool_properties *properties))
 {
-	CUresult status = enter(__func__, out != NULL && properties != NULL);
+	CUresult status = enter_unsafe(__func__, out != NULL && properties != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
 	if (properties->location.type != LOCATION_DEVICE)
@@ -582,7 +586,7 @@ CUDA_API(cuMemPoolCreate, (CUmemoryPool * out, const struct pool_properties *pro
 
 CUDA_API(cuMemPoolDestroy, (CUmemoryPool pool))
 {
-	CUresult status = enter(__func__, valid(pool));
+	CUresult status = enter_unsafe(__func__, valid(pool));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -598,7 +602,7 @@ CUDA_API(cuMemPoolDestroy, (CUmemoryPool pool))
 
 CUDA_API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes))
 {
-	CUresult status = enter(__func__, valid(pool));
+	CUresult status = enter_unsafe(__func__, valid(pool));
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -608,7 +612,7 @@ CUDA_API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes))
 
 CUDA_API(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *out))
 {
-	CUresult status = enter(__func__, valid(pool) && out != NULL && attribute >= REUSE_FIRST &&
+	CUresult status = enter_unsafe(__func__, valid(pool) && out != NULL && attribute >= REUSE_FIRST &&
 						  attribute <= USED_HIGH);
 	if (status != CUDA_SUCCESS)
 		return status;
@@ -628,7 +632,7 @@ CUDA_API(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *out))
 
 CUDA_API(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, const void *value))
 {
-	CUresult status = enter(__func__, valid(pool) && value != NULL);
+	CUresult status = enter_unsafe(__func__, valid(pool) && value != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -700,7 +704,7 @@ CUDA_API(cuMemGetMemPool, (CUmemoryPool * out, const struct location *where, int
 
 static CUresult set_pool(const char *function, CUdevice device, struct pool *pool)
 {
-	CUresult status = enter(function, valid(pool));
+	CUresult status = enter_unsafe(function, valid(pool));
 	if (status == CUDA_SUCCESS && !device_valid(device))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (status != CUDA_SUCCESS)

@@ -311,6 +311,9 @@ static CUresult end_of(struct context *context, CUstream handle, bool per_thread
 		graph_break_captures();
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
+	status = graph_check_unsafe_locked();
+	if (status != CUDA_SUCCESS)
+		return status;
 	*end_ns = stream == context->legacy ? stream_ready_ns(stream) : stream->tail_ns;
 	return CUDA_SUCCESS;
 }
