@@ -28,6 +28,7 @@ from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError, default_sp
 
 MIB = 1 << 20
 SLICES = {"one": 10, "two": 24}
+OWN_FOLDERS = ("dev", "proc", "run", "sys", "tmp")  # of each container
 
 TORCH_PROGRAM = textwrap.dedent(
     """
@@ -67,21 +68,39 @@ TORCH_PROGRAM = textwrap.dedent(
 
 @contextmanager
 def overlay_of_host(directory: Path) -> Iterator[Path]:
-    """Yield a root file system that is the host's, with a writable layer that is thrown away."""
-    layers = directory / "layers"
-    subprocess.run(["mkdir", "-p", str(layers)], check=True)
+    """Yield a root file system that is the host's, with writable layers that are thrown away.
+
+    The host's own root would be refused: it leads to /etc/vgpu and to the files of the node.
+    """
     # An overlay's upper layer may not lie on an overlay, which a machine's root may be.
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(layers)], check=True)
-    for name in ("upper", "work", "root"):
-        (layers / name).mkdir()
-    options = f"lowerdir=/,upperdir={layers}/upper,workdir={layers}/work"
-    root = layers / "root"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(root)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(directory)], check=True)
+    root = directory / "layers" / "root"
+    root.mkdir(parents=True)
+    mounted = [directory]
     try:
+        for folder in sorted(Path("/").iterdir()):
+            if folder.is_symlink():
+                (root / folder.name).symlink_to(folder.readlink())
+            elif folder.name == "etc":
+                shutil.copytree(folder, root / "etc", symlinks=True)
+            elif folder.is_dir():
+                (root / folder.name).mkdir()
+                if folder.name not in OWN_FOLDERS:
+                    mounted.append(_overlay(folder, directory / "layers", root / folder.name))
+        (root / "tmp").chmod(0o1777)
         yield root
     finally:
-        subprocess.run(["umount", "-l", str(root)], check=False)
-        subprocess.run(["umount", "-l", str(layers)], check=False)
+        for place in reversed(mounted):
+            subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def _overlay(lower: Path, layers: Path, place: Path) -> Path:
+    upper, work = layers / f"{lower.name}-upper", layers / f"{lower.name}-work"
+    for layer in (upper, work):
+        layer.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(place)], check=True)
+    return place
 
 
 def folder_of(program: str) -> list[Path]:
