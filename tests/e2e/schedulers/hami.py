@@ -16,8 +16,8 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 from tests.e2e.namespace import Namespace, until
 from tests.e2e.plugins import bare_gpu_claimed
 from tests.e2e.pods import Json
-from tests.e2e.schedulers.system import MIB, Shape, System, Wish
-from tests.e2e.slices import Slice
+from tests.e2e.schedulers.annotated import Annotated
+from tests.e2e.schedulers.system import Shape, Wish
 from tests.testbed.kubernetes.cluster import CARDS
 from tests.testbed.kubernetes.process import free_port
 from tests.testbed.kubernetes.programs import find_built
@@ -31,15 +31,15 @@ _RESOURCES = {
 }
 REGISTER = "hami.io/node-nvidia-register"
 HANDSHAKE = "hami.io/node-handshake"
-ALLOCATED = "hami.io/vgpu-devices-allocated"
-TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
-BIND_PHASE = "hami.io/bind-phase"
-LOCK = "hami.io/mutex.lock"
 
 
-class Hami(System):
+class Hami(Annotated):
     """HAMi 2.10; our agent stands in the place of its device plugin."""
 
+    allocated: ClassVar[str] = "hami.io/vgpu-devices-allocated"
+    to_allocate: ClassVar[str] = "hami.io/vgpu-devices-to-allocate"
+    bind_phase: ClassVar[str] = "hami.io/bind-phase"
+    lock: ClassVar[str] = "hami.io/mutex.lock"
     name: ClassVar[str] = "hami"
     scheduler: ClassVar[str] = "hami-scheduler"
     played: ClassVar[str] = (
@@ -103,28 +103,6 @@ class Hami(System):
         # Its webhook gives such a pod to its scheduler, as its examples want it.
         if what.wishes():
             del item["spec"]["schedulerName"]
-
-    def decided(self, item: Json) -> list[Slice]:
-        text = item["metadata"]["annotations"][ALLOCATED]
-        found = []
-        for device in text.replace(";", ":").split(":"):
-            if device:
-                card, _, memory, cores = device.split(",")[:4]
-                found.append((card, int(memory) * MIB, int(cores)))
-        return found
-
-    async def answered(self, namespace: Namespace, name: str) -> None:
-        async def so() -> bool:
-            written = (await namespace.pod(name))["metadata"]["annotations"]
-            erased = not written.get(TO_ALLOCATE, "").strip(";")
-            return erased and written.get(BIND_PHASE) == "success"
-
-        await until(so, f"{name}: {TO_ALLOCATE} is erased and {BIND_PHASE} is success")
-
-        async def unlocked() -> bool:
-            return LOCK not in await asyncio.to_thread(self.node_annotations)
-
-        await until(unlocked, f"{LOCK} is open")
 
     async def still_registered(self, namespace: Namespace) -> None:
         written = await asyncio.to_thread(self.node_annotations)

@@ -9,16 +9,12 @@ from typing import ClassVar
 
 from tests.e2e.namespace import Namespace, until
 from tests.e2e.pods import Json
-from tests.e2e.schedulers.system import MIB, Kind, Shape, System, Wish
-from tests.e2e.slices import Slice
+from tests.e2e.schedulers.annotated import Annotated
+from tests.e2e.schedulers.system import Kind, Shape, Wish
 from tests.testbed.kubernetes.cluster import CARDS
 from tests.testbed.kubernetes.process import free_port
 
 REGISTER = "volcano.sh/node-vgpu-register"
-ALLOCATED = "volcano.sh/vgpu-ids-new"
-TO_ALLOCATE = "volcano.sh/devices-to-allocate"
-BIND_PHASE = "volcano.sh/bind-phase"
-LOCK = "hamivgpu"
 
 # Its chart's, and what its guide to vGPUs adds.
 _CONFIG = """
@@ -79,9 +75,13 @@ _KINDS = (
 )
 
 
-class Volcano(System):
+class Volcano(Annotated):
     """Volcano after 1.15; our agent stands in the place of its vGPU device plugin."""
 
+    allocated: ClassVar[str] = "volcano.sh/vgpu-ids-new"
+    to_allocate: ClassVar[str] = "volcano.sh/devices-to-allocate"
+    bind_phase: ClassVar[str] = "volcano.sh/bind-phase"
+    lock: ClassVar[str] = "hamivgpu"
     name: ClassVar[str] = "volcano"
     scheduler: ClassVar[str] = "volcano"
     played: ClassVar[str] = (
@@ -151,28 +151,6 @@ class Volcano(System):
 
     def finish(self, item: Json, what: Shape) -> None:
         item["metadata"]["annotations"]["volcano.sh/vgpu-mode"] = "hami-core"
-
-    def decided(self, item: Json) -> list[Slice]:
-        text = item["metadata"]["annotations"][ALLOCATED]
-        found = []
-        for device in text.replace(";", ":").split(":"):
-            if device:
-                card, _, memory, cores = device.split(",")[:4]
-                found.append((card, int(memory) * MIB, int(cores)))
-        return found
-
-    async def answered(self, namespace: Namespace, name: str) -> None:
-        async def so() -> bool:
-            written = (await namespace.pod(name))["metadata"]["annotations"]
-            erased = not written.get(TO_ALLOCATE, "").strip(";")
-            return erased and written.get(BIND_PHASE) == "success"
-
-        await until(so, f"{name}: {TO_ALLOCATE} is emptied and {BIND_PHASE} is success")
-
-        async def unlocked() -> bool:
-            return LOCK not in await asyncio.to_thread(self.node_annotations)
-
-        await until(unlocked, f"{LOCK} is open")
 
     async def still_registered(self, namespace: Namespace) -> None:
         written = await asyncio.to_thread(self.node_annotations)
