@@ -44,7 +44,7 @@ from runtime_shim.host import Host
 from runtime_shim.inventory import Inventory, PyNvml
 from runtime_shim.isolation import Isolation
 from runtime_shim.kubelet import Kubelet
-from runtime_shim.library import VerifiedCopies, copies_folder
+from runtime_shim.library import VerifiedCopies, copies_folders
 from runtime_shim.log import configure_logging
 from runtime_shim.meter import Meter
 from runtime_shim.node_watch import NodeAnswers, PodLookup
@@ -432,7 +432,7 @@ class Agent:
     def _remove_old_libraries(self) -> list[str]:
         paths = self._config.paths
         removed = remove_unused_versions(paths.library)
-        copies = copies_folder(paths.state_dir)
+        copies = copies_folders(paths.library, paths.state_dir)
         return [*removed, *remove_unused_copies(copies, self.installed.library())]
 
     @contextlib.contextmanager

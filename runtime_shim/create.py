@@ -40,7 +40,7 @@ from runtime_shim.host import Host
 from runtime_shim.identity import Identity, IdentityError, check_container_uuid, identity_of
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.isolation import Isolation
-from runtime_shim.library import VerifiedCopies, copies_folder
+from runtime_shim.library import CURRENT, VerifiedCopies, copies_folders
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
 from runtime_shim.node_watch import PodLookup
 from runtime_shim.policy import (
@@ -760,7 +760,8 @@ def _gives_whole_cards(allocation: pb.Allocation, cards: Sequence[CardFacts]) ->
 def _library_folders(config: Config) -> tuple[str, ...]:
     """Return where libraries of this and of earlier versions are, and the agent's copies."""
     paths = config.paths
-    return (str(paths.library.parent.parent), str(copies_folder(paths.state_dir)))
+    copies = copies_folders(paths.library, paths.state_dir)
+    return (str(paths.library.parent.parent), *map(str, copies))
 
 
 def own_paths(config: Config) -> list[Path]:
@@ -778,7 +779,7 @@ def own_paths(config: Config) -> list[Path]:
         paths.socket,
         DEFAULT_PATH.parent,  # the launcher reads its own file there, whatever the agent's is
     ]
-    if paths.library.parent.name == "current":  # beside it are versions that containers still have
+    if paths.library.parent.name == CURRENT:  # beside it is what containers still have
         own.append(paths.library.parent.parent)
     own += _programs(paths.library)
     scheme, _, address = config.cache.address.partition(":")

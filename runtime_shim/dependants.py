@@ -10,9 +10,9 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from runtime_shim.answers import RUNNING, Answer
@@ -100,14 +100,15 @@ def remove_unused_versions(library: Path) -> list[str]:
     return removed
 
 
-def remove_unused_copies(copies: Path, current: Path) -> list[str]:
+def remove_unused_copies(copies: Iterable[Path], current: Path) -> list[str]:
     """Remove the agent's copies of versions that no container has mounted; return their names.
 
-    `current`: the copy of the library that new containers get; its version stays.
+    `copies`: the folders that hold them. `current`: the copy of the library that new containers
+    get; its version stays.
     """
     keep = {current.parent.name, *mounted_libraries().values()}
     removed = set()
-    for folder in copies.glob("*/*"):
+    for folder in chain.from_iterable(each.glob("*/*") for each in copies):
         if folder.name not in keep:
             shutil.rmtree(folder)
             removed.add(folder.name)

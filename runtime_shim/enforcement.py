@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 from runtime_shim.config import Policy
 from runtime_shim.counters import Counters
-from runtime_shim.library import copies_folder
+from runtime_shim.library import copies_folders
 from runtime_shim.processes import (
     Init,
     alive,
@@ -145,7 +145,7 @@ class Enforcer:
     ) -> None:
         self._policy = policy
         self._events = (counters or Counters()).events
-        self._hooks = _Hooks(library, copies_folder(state_dir))
+        self._hooks = _Hooks(library, copies_folders(library, state_dir))
         self._first_run = state_dir / "first-run.json"
         self._has_snapshot = False
         self._over: Streaks[tuple[str, str]] = Streaks(policy.over_limit_seconds, _EVENT_SECONDS)
@@ -329,7 +329,7 @@ class _Hooks:
     for, one a container: a tenant stops the looks at itself and at nobody else.
     """
 
-    def __init__(self, library: Path, copies: Path) -> None:
+    def __init__(self, library: Path, copies: Iterable[Path]) -> None:
         self._library = library
         self._copies = copies
         self._known: dict[tuple[int, int, int], MappedFile] = {}
@@ -386,7 +386,8 @@ class _Hooks:
         return frozenset(self._known.values())
 
 
-def _version_paths(library: Path, copies: Path) -> Iterator[Path]:
+def _version_paths(library: Path, copies: Iterable[Path]) -> Iterator[Path]:
     yield library
     yield from library.parent.parent.glob(f"*/{library.name}")
-    yield from copies.glob(f"*/*/{library.name}")
+    for folder in copies:
+        yield from folder.glob(f"*/*/{library.name}")

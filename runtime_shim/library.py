@@ -23,8 +23,14 @@ from typing import Final
 
 from runtime_shim.elf import MACHINES
 from runtime_shim.errors import RefusedError
-from runtime_shim.files import write_all
+from runtime_shim.files import is_noexec, is_read_only, write_all
 from runtime_shim.symbols import parse_symbols
+
+CURRENT: Final = "current"
+"""The link that names the installed version, beside the folders of all versions."""
+
+COPIES: Final = "copies"
+"""The folder beside the versions that the agent uses where its state folder is mounted noexec."""
 
 DIGESTS: Final = "SHA256SUMS"
 """The file that scripts/install writes, in the format of sha256sum(1)."""
@@ -105,9 +111,38 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def copies_folder(state_dir: Path) -> Path:
-    """Return where the agent keeps its copies, each in `<start of its digest>/<version>`."""
-    return state_dir / "library"
+def copies_folders(library: Path, state_dir: Path) -> tuple[Path, ...]:
+    """Return where the agent may keep its copies, each in `<start of its digest>/<version>`.
+
+    An installation has a second folder, beside the versions of the library: programs run there,
+    whatever the host allows in its state folder.
+    """
+    first = state_dir / "library"
+    if library.parent.name != CURRENT:
+        return (first,)
+    return first, library.parent.parent / COPIES
+
+
+def copies_folder(library: Path, state_dir: Path) -> Path:
+    """Return the first of `copies_folders` that can be written and from which a loader can map a
+    library. Raises RefusedError.
+
+    A container with a user namespace keeps the option noexec of the mount that its file comes from.
+    """
+    folders = copies_folders(library, state_dir)
+    obstacles = []
+    for folder in folders:
+        if is_noexec(folder):
+            obstacles.append(f"{folder} is mounted noexec")
+        elif is_read_only(folder):
+            obstacles.append(f"{folder} is mounted read-only")
+        else:
+            return folder
+    raise RefusedError(
+        f"no container could load the vgpu library: {' and '.join(obstacles)}",
+        f"mount {folders[0]} writable and without noexec, or set paths.state_dir to a folder"
+        " elsewhere",
+    )
 
 
 class VerifiedCopies:
@@ -115,7 +150,7 @@ class VerifiedCopies:
 
     def __init__(self, library: Path, state_dir: Path) -> None:
         self._library = library
-        self._folder = copies_folder(state_dir)
+        self._state_dir = state_dir
         self._known: dict[Path, tuple[int, ...]] = {}
 
     def library(self) -> Path:
@@ -129,22 +164,22 @@ class VerifiedCopies:
     def _copy(self, verified: Verified) -> Path:
         path = verified.path
         build = verified.digest[:_DIGEST_NAME]
-        copy = self._folder / build / path.parent.name / path.name
-        # Root alone enters the folder above, and nobody writes here but this: each copy is read
-        # once by each agent, and again if it has changed all the same.
+        folder = copies_folder(self._library, self._state_dir)
+        copy = folder / build / path.parent.name / path.name
+        # Root alone enters the folder, and nobody writes here but this: each copy is read once by
+        # each agent, and again if it has changed all the same.
         identity = _identity_of(copy)
         if not identity or self._known.get(copy) != identity:
             if not identity or not _is_whole(copy, verified):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._write(copy, verified)
             self._known[copy] = _identity_of(copy)
-        _check_executable(copy)
         return copy
 
     def _write(self, copy: Path, verified: Verified) -> None:
         content = verified.path.read_bytes()
         if hashlib.sha256(content).hexdigest() != verified.digest:
             raise RefusedError(f"the vgpu library {verified.path} was just changed", _REMEDY)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{copy.name}.", dir=copy.parent)
         try:
@@ -159,19 +194,6 @@ class VerifiedCopies:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-
-
-def _check_executable(copy: Path) -> None:
-    """Raise RefusedError where a loader could not map a file's code.
-
-    A container with a user namespace keeps this option of the mount that its file comes from.
-    """
-    if os.statvfs(copy).f_flag & os.ST_NOEXEC:
-        raise RefusedError(
-            f"{copy.parent} is on a file system that is mounted noexec: no container could load"
-            " the vgpu library",
-            "mount it without noexec, or set paths.state_dir to a folder elsewhere",
-        )
 
 
 def _is_whole(copy: Path, verified: Verified) -> bool:

@@ -20,11 +20,12 @@ from pathlib import Path
 
 from runtime_shim.configure.launcher import LAUNCHER_NAME
 from runtime_shim.errors import RuntimeShimError
-from runtime_shim.files import write_all
+from runtime_shim.files import is_noexec, write_all
+from runtime_shim.library import COPIES, CURRENT
 
 _LIBRARIES = Path("lib/vgpu")
-_CURRENT = "current"
 _LAUNCHER = Path("bin") / LAUNCHER_NAME
+_OTHER_PREFIX = "choose a prefix that is writable and not mounted noexec"
 
 _AT_FDCWD = -100  # Source: linux/fcntl.h
 _RENAME_EXCHANGE = 2  # Source: linux/fs.h
@@ -45,10 +46,14 @@ def place_files(source: Path, prefix: Path, launcher_conf: Path | None) -> bool:
     `launcher_conf` goes beside the launcher, which reads it before /etc/vgpu/runtime.conf; None
     takes it away.
     """
+    if is_noexec(prefix):
+        raise NodeFilesError(
+            f"cannot install below {prefix}: it is mounted noexec; {_OTHER_PREFIX}"
+        )
     try:
-        version = os.readlink(source / _LIBRARIES / _CURRENT)
+        version = os.readlink(source / _LIBRARIES / CURRENT)
         changed = _place_version(source / _LIBRARIES / version, prefix / _LIBRARIES / version)
-        changed |= _switch(prefix / _LIBRARIES / _CURRENT, version)
+        changed |= _switch(prefix / _LIBRARIES / CURRENT, version)
         launcher = launcher_in(prefix)
         conf = launcher.with_name(f"{LAUNCHER_NAME}.conf")
         if launcher_conf is None:
@@ -60,8 +65,7 @@ def place_files(source: Path, prefix: Path, launcher_conf: Path | None) -> bool:
         return _replace(launcher, (source / _LAUNCHER).read_bytes(), 0o755) or changed
     except OSError as error:
         raise NodeFilesError(
-            f"cannot install below {prefix}: {error.filename}: {error.strerror}; choose a prefix "
-            "that is writable and not mounted noexec"
+            f"cannot install below {prefix}: {error.filename}: {error.strerror}; {_OTHER_PREFIX}"
         ) from error
 
 
@@ -76,7 +80,9 @@ def remove_files(prefix: Path, mounted: Collection[str]) -> list[str]:
     try:
         launcher.unlink(missing_ok=True)
         launcher.with_name(f"{LAUNCHER_NAME}.conf").unlink(missing_ok=True)
-        (libraries / _CURRENT).unlink(missing_ok=True)
+        (libraries / CURRENT).unlink(missing_ok=True)
+        if (libraries / COPIES).is_dir():
+            shutil.rmtree(libraries / COPIES)
         for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
             if not folder.name[:1].isdigit() or folder.is_symlink():
                 continue
@@ -122,7 +128,7 @@ def _same_files(one: Path, other: Path) -> bool:
 def _switch(link: Path, version: str) -> bool:
     if link.is_symlink() and os.readlink(link) == version:
         return False
-    new = link.with_name(f"{_CURRENT}.new")
+    new = link.with_name(f"{CURRENT}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(version)
     new.rename(link)

@@ -18,7 +18,12 @@ from runtime_shim.doctor.driver import check_driver, check_nvml
 from runtime_shim.doctor.engines import check_engines
 from runtime_shim.doctor.finding import FAIL, OK, WARN, Finding, fail, ok
 from runtime_shim.doctor.kubelet import check_kubelet
-from runtime_shim.doctor.library import check_digests, check_driver_names, check_library
+from runtime_shim.doctor.library import (
+    check_copies,
+    check_digests,
+    check_driver_names,
+    check_library,
+)
 from runtime_shim.doctor.runtime_conf import read_runtime_conf
 from runtime_shim.doctor.runtimes import check_gpu_runtime, check_launcher, check_low_level
 from runtime_shim.doctor.services import check_agent, check_cache
@@ -80,6 +85,7 @@ def examine(
     yield check_launcher(launcher, conf)
     yield check_digests(config.paths.library, launcher)
     yield check_library(config.paths.library)
+    yield check_copies(config.paths.library, config.paths.state_dir)
     yield check_driver_names(config.driver)
     yield check_agent(config, conf)
     yield check_cache(config)

@@ -11,7 +11,14 @@ from runtime_shim import config
 from runtime_shim.doctor.finding import Finding, fail, ok, warn
 from runtime_shim.driver import discover_driver
 from runtime_shim.errors import RefusedError
-from runtime_shim.library import DIGESTS, digest_of, recorded_digests, verify_library
+from runtime_shim.library import (
+    DIGESTS,
+    copies_folder,
+    copies_folders,
+    digest_of,
+    recorded_digests,
+    verify_library,
+)
 from runtime_shim.symbols import read_symbols
 
 _AGAIN = "install the package vgpu-runtime again"
@@ -47,6 +54,18 @@ def check_library(library: Path) -> Finding:
     if not os.access(real.parent / "vgpu-probe", os.X_OK):
         return fail("library", f"vgpu-probe is not beside {real}", _AGAIN)
     return ok("library", f"{real}, version {real.parent.name}")
+
+
+def check_copies(library: Path, state_dir: Path) -> Finding:
+    """Look whether the agent can keep the copies that containers load."""
+    name = "library copies"
+    try:
+        folder = copies_folder(library, state_dir)
+    except RefusedError as error:
+        return fail(name, error.reason, error.remedy)
+    first = copies_folders(library, state_dir)[0]
+    why = "" if folder == first else f", since containers cannot load them from {first}"
+    return ok(name, f"in {folder}{why}")
 
 
 def check_digests(library: Path, launcher: Path | None) -> Finding:

@@ -2,12 +2,15 @@
 """What containers see and get: the promise itself, through real runc."""
 
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.fakes.gpu import SimulatedGpu
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
 from tests.testbed.node import GIB, Node, wait_until
-from tests.testbed.oci import OciRuntime, RuntimeFailedError
+from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 from tests.testbed.rootfs import PROBE
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -132,3 +135,29 @@ def test_percent_and_whole_cards(scratch_two_cards: Node, make_two: MakeBundle) 
     assert whole_seen["devices"][0]["mem_get_info"]["total"] == 8 * GIB
     assert preloads == [], "a whole card asked for as such gets no library"
     assert half_seen["devices"][0]["uuid"] != whole_seen["devices"][0]["uuid"]
+
+
+def test_a_noexec_state_folder_keeps_no_container_from_its_slice(
+    scratch: Path, gpu: SimulatedGpu, template: Path
+) -> None:
+    """As on a host whose /var is mounted noexec, with an installation below a prefix."""
+    node = Node(scratch / "node", gpu)
+    current = node.directory / "prefix/lib/vgpu/current"
+    shutil.copytree(node.library.parent, current.with_name("1.0"))
+    current.symlink_to("1.0")
+    config = node.directory / "agent.toml"
+    config.write_text(config.read_text().replace(str(node.library.parent), str(current)))
+    noexec = ["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(node.state_dir)]
+    subprocess.run(noexec, check=True)
+    mounts = node.gpu_mounts()
+    bundle = Bundle.create(
+        scratch / "bundles/a", template, ("sleep", "600"), slice_env("2Gi"), mounts=mounts
+    )
+    with node:  # its end unmounts what is below its folder
+        runtime = node.runtime()
+        runtime.start_detached(bundle, "a")
+        try:
+            assert totals(probe_in(runtime, "a")) == {2 * GIB}
+            assert len(list(current.parent.glob("copies/*/1.0/libvgpu.so"))) == 1
+        finally:
+            runtime.delete("a")

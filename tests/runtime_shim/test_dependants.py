@@ -138,18 +138,20 @@ def test_versions_that_nobody_has_mounted_go(
 
 
 def test_copies_that_nobody_has_mounted_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["aa/0.1.0", "bb/0.2.0", "cc/0.3.0", "dd/0.1.1", "dd/0.3.0"]
+    names = ["state/aa/0.1.0", "state/bb/0.2.0", "state/cc/0.3.0", "state/dd/0.1.1"]
+    names += ["state/dd/0.3.0", "beside/aa/0.1.0", "beside/bb/0.2.0"]
+    folders = [tmp_path / "state", tmp_path / "beside"]
     for name in names:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "libvgpu.so").touch()
     monkeypatch.setattr("runtime_shim.dependants.mounted_libraries", lambda: {"a1": "0.1.0"})
 
-    removed = remove_unused_copies(tmp_path, tmp_path / "cc/0.3.0/libvgpu.so")
+    removed = remove_unused_copies(folders, tmp_path / "state/cc/0.3.0/libvgpu.so")
 
     assert removed == ["0.1.1", "0.2.0"]
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*"))
-    assert left == ["aa/0.1.0", "cc/0.3.0", "dd/0.3.0"]
-    assert not (tmp_path / "bb").exists()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*/*")}
+    assert left == {"state/aa/0.1.0", "state/cc/0.3.0", "state/dd/0.3.0", "beside/aa/0.1.0"}
+    assert not (tmp_path / "state/bb").exists()
 
 
 def test_without_the_link_nothing_is_removed(tmp_path: Path) -> None:

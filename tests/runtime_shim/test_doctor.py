@@ -25,6 +25,7 @@ from runtime_shim.doctor.container import tiny_program
 from runtime_shim.doctor.driver import check_driver, check_nvml
 from runtime_shim.doctor.engines import check_engines, runtime_program
 from runtime_shim.doctor.library import (
+    check_copies,
     check_digests,
     check_driver_names,
     check_library,
@@ -307,6 +308,35 @@ def test_the_library_that_was_built(tmp_path: Path) -> None:
     assert (finding.level, "version 1.2.3" in finding.message) == ("ok", True), finding
     (tmp_path / "1.2.3/vgpu-probe").unlink()
     assert "vgpu-probe is not beside" in check_library(library).message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_where_the_copies_lie_is_said_before_the_first_container(tmp_path: Path) -> None:
+    library = tmp_path / "lib/current/libvgpu.so"
+    library.parent.mkdir(parents=True)
+    state = tmp_path / "var/agent"
+    state.mkdir(parents=True)
+    before = check_copies(library, state)
+    noexec = ["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs"]
+    subprocess.run([*noexec, state.parent], check=True)
+    try:
+        beside = check_copies(library, state)
+        subprocess.run([*noexec, library.parents[1]], check=True)
+        try:
+            nowhere = check_copies(library, state)
+        finally:
+            subprocess.run(["umount", library.parents[1]], check=True)
+    finally:
+        subprocess.run(["umount", state.parent], check=True)
+
+    assert (before.level, before.message) == ("ok", f"in {state}/library")
+    assert (beside.level, beside.message) == (
+        "ok",
+        f"in {tmp_path}/lib/copies, since containers cannot load them from {state}/library",
+    )
+    assert nowhere.level == "fail"
+    assert f"{state}/library is mounted noexec" in nowhere.message
+    assert "set paths.state_dir to a folder elsewhere" in nowhere.remedy
 
 
 def test_a_library_for_newer_systems_only(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from runtime_shim.enforcement import (
     is_over,
     tolerated_bytes,
 )
-from runtime_shim.library import copies_folder
+from runtime_shim.library import copies_folders
 from runtime_shim.processes import Init, pid_namespace
 from runtime_shim.procfs import mapped_file, maps_any
 from tests.runtime_shim.allocations import CARD, GIB
@@ -280,11 +280,12 @@ def test_a_process_with_the_library_is_left_alone(
     assert not ended(process)
 
 
+@pytest.mark.parametrize("number", [0, 1])
 def test_a_process_with_the_agents_copy_of_the_library_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    installed = tmp_path / "lib/1.0/libvgpu.so"
-    copy = copies_folder(tmp_path / "state") / "0123/1.0/libvgpu.so"
+    installed = tmp_path / "lib/current/libvgpu.so"
+    copy = copies_folders(installed, tmp_path / "state")[number] / "0123/1.0/libvgpu.so"
     for path in (installed, copy):
         path.parent.mkdir(parents=True)
         path.write_bytes(b"\0" * 4096)

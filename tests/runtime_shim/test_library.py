@@ -4,6 +4,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,19 @@ from runtime_shim.errors import RefusedError
 from runtime_shim.library import DIGESTS, VerifiedCopies, digest_of, verify_library
 from tests.testbed import BUILD
 from tests.testbed.installation import record_digests
+
+needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+
+
+@contextmanager
+def mounted(folder: Path, option: str) -> Iterator[None]:
+    """Mount a small file system on a folder."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture
@@ -214,13 +229,55 @@ def test_what_the_agent_runs_is_verified_too(library: Path, tmp_path: Path) -> N
         copies.beside("vgpu-probe")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
-def test_a_file_system_without_programs_is_refused(library: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def current(library: Path) -> Path:
+    """Return the library as an installation names it."""
+    link = library.parent.parent / "lib/vgpu/current"
+    shutil.copytree(library.parent, link.with_name("1.0"))
+    link.symlink_to("1.0")
+    return link / library.name
+
+
+@needs_mounts
+def test_copies_lie_beside_the_library_where_the_state_folder_is_noexec(
+    current: Path, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
-    state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", state], check=True)
-    try:
-        with pytest.raises(RefusedError, match="mounted noexec.*paths.state_dir"):
-            VerifiedCopies(library, state).library()
-    finally:
-        subprocess.run(["umount", state], check=True)
+    with mounted(state, "noexec"):
+        copy = VerifiedCopies(current, state).library()
+
+        assert list(state.iterdir()) == []
+    assert copy.read_bytes() == current.read_bytes()
+    folder = tmp_path / "lib/vgpu/copies"
+    assert copy.parents[2] == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@needs_mounts
+@pytest.mark.parametrize(
+    ("option", "reason"), [("noexec", "is mounted noexec"), ("ro", "is mounted read-only")]
+)
+def test_a_host_that_allows_copies_nowhere_is_refused(
+    current: Path, tmp_path: Path, option: str, reason: str
+) -> None:
+    state = tmp_path / "state"
+    versions = current.parent.parent
+    with (
+        mounted(state, "noexec"),
+        mounted(versions / "copies", option),
+        pytest.raises(RefusedError) as refused,
+    ):
+        VerifiedCopies(current, state).library()
+
+    assert f"{state}/library is mounted noexec and {versions}/copies {reason}" in str(refused.value)
+    assert "set paths.state_dir to a folder elsewhere" in refused.value.remedy
+
+
+@needs_mounts
+def test_no_folder_beside_a_library_that_lies_alone_is_used(library: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with (
+        mounted(state, "noexec"),
+        pytest.raises(RefusedError, match="state/library is mounted noexec; mount"),
+    ):
+        VerifiedCopies(library, state).library()

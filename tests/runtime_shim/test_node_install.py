@@ -288,6 +288,29 @@ def test_a_prefix_that_cannot_be_written_is_named(node: Node) -> None:
     assert node.restarts == 0
 
 
+def test_a_prefix_where_no_program_runs_is_named(node: Node) -> None:
+    node.prefix.mkdir(parents=True)
+    script = 'mount -t tmpfs -o noexec tmpfs "$1"; shift; exec "$@"'
+
+    refused = node.run(beside=("unshare", "--mount", "sh", "-ec", script, "sh", str(node.prefix)))
+
+    assert refused.returncode == 1
+    assert f"cannot install below {node.prefix}: it is mounted noexec" in refused.stderr
+    assert "choose a prefix that is writable and not mounted noexec" in refused.stderr
+    assert node.engine_file.read_text() == CONTAINERD_2
+
+
+def test_undo_takes_the_agents_copies_beside_the_versions_too(node: Node) -> None:
+    node.done()
+    copies = node.prefix / "lib/vgpu/copies"
+    (copies / "0123/1.0.0").mkdir(parents=True)
+    (copies / "0123/1.0.0/libvgpu.so").touch()
+
+    node.done("--undo")
+
+    assert not node.prefix.exists()
+
+
 @pytest.mark.parametrize("words", [(), ("--undo", "--force")])
 def test_a_node_of_the_debian_package_is_left_to_it(node: Node, words: tuple[str, ...]) -> None:
     before = node.tree()
