@@ -102,21 +102,23 @@ async def slow_way(port: int, seconds: float) -> AsyncIterator[int]:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
-        await asyncio.sleep(seconds)
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.closing(writer), contextlib.closing(back):
-            await asyncio.gather(pipe(reader, back), pipe(there, writer))
+        with contextlib.closing(writer):
+            await asyncio.sleep(seconds)
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(back):
+                await asyncio.gather(pipe(reader, back), pipe(there, writer))
 
     server = await asyncio.start_server(lead, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await server.wait_closed()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # Since Python 3.12 this also waits for the connections, so that they must end first.
+        await server.wait_closed()
 
 
 async def test_a_handshake_may_take_longer_than_the_least_wait(network: Network) -> None:

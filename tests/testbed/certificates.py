@@ -19,6 +19,17 @@ NODES_ORGANIZATION = "system:nodes"
 _HOUR = datetime.timedelta(hours=1)
 # Clocks of a test and of what it starts are the same, but gRPC's are whole seconds.
 _BACKDATED = datetime.timedelta(minutes=5)
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +63,11 @@ class CertificateAuthority:
             .not_valid_before(now - _BACKDATED)
             .not_valid_after(now + 24 * _HOUR)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            # Python 3.13 insists on key usage and key identifiers (RFC 5280, 4.2.1.1 to 4.2.1.3).
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = directory / "ca.pem"
@@ -91,6 +107,10 @@ class CertificateAuthority:
             .not_valid_after(now + expires_in)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
         )
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
         alternatives += [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ip_addresses]

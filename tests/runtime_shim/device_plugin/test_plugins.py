@@ -61,13 +61,14 @@ async def test_every_resource_is_registered(node: Node, kubelet: FakeKubelet) ->
     settings = DevicePlugin(dialects=("native", "volcano"), volcano_memory_factor=1024)
 
     async with node.running(settings) as plugins:
-        await until(lambda: kubelet.healthy("volcano.sh/vgpu-memory") == 160)
         await until(lambda: all(plugins.registered().values()))
+        # The kubelet lists what a resource has once it is registered.
+        await until(lambda: kubelet.healthy(COUNT) == 20)
+        await until(lambda: kubelet.healthy("volcano.sh/vgpu-number") == 20)
+        await until(lambda: kubelet.healthy("volcano.sh/vgpu-memory") == 160)
+        await until(lambda: kubelet.healthy("volcano.sh/vgpu-cores") == 200)
 
         assert plugins.served() == list(plugins.registered())
-        assert kubelet.healthy(COUNT) == 20
-        assert kubelet.healthy("volcano.sh/vgpu-number") == 20
-        assert kubelet.healthy("volcano.sh/vgpu-cores") == 200
 
 
 async def test_a_kubelet_that_refuses_is_not_asked_without_a_pause(
