@@ -203,24 +203,11 @@ class Soak:
 
     async def _report(self, agent: Agent) -> None:
         running = list(agent.running.values())
-        request = pb.ReportNodeRequest(
-            ready=True,
-            cards=[
-                pb.Card(
-                    uuid=card.uuid,
-                    kind=pb.CARD_KIND_GPU,
-                    model=card.model,
-                    memory_bytes=card.memory_bytes,
-                    slots=card.slots,
-                    healthy=True,
-                )
-                for card in synthetic.cards_of(agent.number, self._size)
-            ],
-            running_allocation_ids=[each.allocation_id for each in running],
-            claims=[
-                pb.Claim(allocation=each, state=pb.CLAIM_STATE_RUNNING, since_unix_ns=1)
-                for each in running
-            ],
+        request = synthetic.report_of(agent.number, self._size)
+        request.running_allocation_ids.extend(each.allocation_id for each in running)
+        request.claims.extend(
+            pb.Claim(allocation=each, state=pb.CLAIM_STATE_RUNNING, since_unix_ns=1)
+            for each in running
         )
         while True:
             call = agent.stubs[self._leader].ReportNode(request, timeout=30)

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from vgpu.v1 import scheduler_cache_pb2 as pb
+
+from scheduler_cache.cluster_wire import card_message
 from scheduler_cache.config_kubernetes import key_of
 from scheduler_cache.dialects.keyring import Keyring
 from scheduler_cache.dialects.native import Native
@@ -54,6 +57,13 @@ def cards_of(number: int, size: Size) -> tuple[Card, ...]:
             minor=card,
         )
         for card in range(size.cards)
+    )
+
+
+def report_of(number: int, size: Size) -> pb.ReportNodeRequest:
+    """Return what the agent of the n-th node reports while no container runs there."""
+    return pb.ReportNodeRequest(
+        ready=True, cards=[card_message(card) for card in cards_of(number, size)]
     )
 
 

@@ -135,20 +135,7 @@ async def _measure(
 
 async def _report(stub: SchedulerCacheStub, number: int, size: Size) -> None:
     """Report the node's cards, once there is a leader that takes it."""
-    request = pb.ReportNodeRequest(
-        ready=True,
-        cards=[
-            pb.Card(
-                uuid=card.uuid,
-                kind=pb.CARD_KIND_GPU,
-                model=card.model,
-                memory_bytes=card.memory_bytes,
-                slots=card.slots,
-                healthy=True,
-            )
-            for card in synthetic.cards_of(number, size)
-        ],
-    )
+    request = synthetic.report_of(number, size)
     while True:
         call = stub.ReportNode(request, timeout=30)
         if await call.code() is grpc.StatusCode.OK:
