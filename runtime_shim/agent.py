@@ -442,7 +442,19 @@ class Agent:
             yield
             return
         # Five MiB that most hosts do without.
-        from runtime_shim.metrics import MetricsServer, Sources
+        try:
+            from runtime_shim.metrics import MetricsServer, Sources
+        except ModuleNotFoundError:
+            # Debian's package recommends it alone: without it, too, containers get their slices.
+            logger.error(
+                "metrics are not served",
+                extra={
+                    "reason": "the Python package prometheus-client is not installed; "
+                    "apt install python3-prometheus-client, then restart vgpu-node-agent"
+                },
+            )
+            yield
+            return
 
         server = MetricsServer(
             *self._config.metrics.host_port(),

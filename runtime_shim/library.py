@@ -32,6 +32,9 @@ CURRENT: Final = "current"
 COPIES: Final = "copies"
 """The folder beside the versions that the agent uses where its state folder is mounted noexec."""
 
+UNCONFIGURED_REMEDY: Final = "finish the installation of vgpu-runtime: dpkg --configure -a"
+"""What helps where `is_unconfigured`."""
+
 DIGESTS: Final = "SHA256SUMS"
 """The file that scripts/install writes, in the format of sha256sum(1)."""
 
@@ -45,6 +48,8 @@ _ET_DYN = 3
 _HOOKS = frozenset({"dlsym", "dlvsym", "cuInit", "cuGetProcAddress", "cuMemAlloc_v2"})
 
 _REMEDY = "install the vgpu library again"
+# What dpkg unpacks; the package's postinst makes the folder of the version and the link from it.
+_PACKAGED = "packaged"
 # How many characters of a digest tell builds of one version apart.
 _DIGEST_NAME = 12
 
@@ -70,7 +75,8 @@ def verify(path: Path) -> Verified:
         real = Path(os.path.realpath(path))
         found = _look(real, _identity(status), _identity_of(real.parent / DIGESTS))
     except OSError as error:
-        raise RefusedError(f"the vgpu library {path} cannot be read", _REMEDY) from error
+        remedy = UNCONFIGURED_REMEDY if is_unconfigured(path) else _REMEDY
+        raise RefusedError(f"the vgpu library {path} cannot be read", remedy) from error
     if found.problem:
         raise RefusedError(f"the vgpu library {real} {found.problem}", _REMEDY)
     return Verified(path=real, digest=found.digest, exported=found.exported)
@@ -88,6 +94,12 @@ def verify_library(path: Path) -> Verified:
             f"the vgpu library {verified.path} does not export {missing[0]}", _REMEDY
         )
     return verified
+
+
+def is_unconfigured(library: Path) -> bool:
+    """Tell whether Debian's package of the library is unpacked and was never configured."""
+    link = library.parent
+    return link.name == CURRENT and not link.exists() and (link.parent / _PACKAGED).is_dir()
 
 
 def recorded_digests(folder: Path) -> Mapping[str, str]:

@@ -95,7 +95,10 @@ def process_lines(readings: Readings, host: Mapping[int, HostProcess]) -> list[s
 def show_top(
     config: Config, *, once: bool, as_json: bool, seconds: float, processes: bool = False
 ) -> None:
-    """Print the readings once, or again and again until interrupted. Raises RuntimeShimError."""
+    """Print the readings once, or again and again until interrupted.
+
+    Raises RuntimeShimError, also when `processes` cannot be had.
+    """
     folder = config.paths.run_dir
     look_at_host = _host_processes() if processes else None
     if once and look_at_host is not None:
@@ -116,7 +119,13 @@ def show_top(
 
 def _host_processes() -> Callable[[Readings], Mapping[int, HostProcess]]:
     # Imports psutil, which everything else does without.
-    from runtime_shim.host_processes import HostProcesses
+    try:
+        from runtime_shim.host_processes import HostProcesses
+    except ModuleNotFoundError as error:
+        raise RuntimeShimError(
+            "--processes needs the Python package psutil, which is not installed; "
+            "apt install python3-psutil"
+        ) from error
 
     host = HostProcesses()
 

@@ -13,9 +13,11 @@ from runtime_shim.driver import discover_driver
 from runtime_shim.errors import RefusedError
 from runtime_shim.library import (
     DIGESTS,
+    UNCONFIGURED_REMEDY,
     copies_folder,
     copies_folders,
     digest_of,
+    is_unconfigured,
     recorded_digests,
     verify_library,
 )
@@ -75,7 +77,8 @@ def check_digests(library: Path, launcher: Path | None) -> Finding:
     try:
         recorded = recorded_digests(folder)
     except RefusedError as error:
-        return fail(name, error.reason, _AGAIN)
+        remedy = UNCONFIGURED_REMEDY if is_unconfigured(library) else _AGAIN
+        return fail(name, error.reason, remedy)
     if library.name not in recorded:
         return fail(name, f"{folder / DIGESTS} does not list {library.name}", _AGAIN)
     for file, digest in recorded.items():

@@ -14,8 +14,10 @@ from runtime_shim.config import Config
 from runtime_shim.doctor.finding import Finding, fail, ok
 from runtime_shim.doctor.runtime_conf import RuntimeConf
 from runtime_shim.errors import RuntimeShimError
+from runtime_shim.library import UNCONFIGURED_REMEDY, is_unconfigured
 from runtime_shim.verdict import HEADER, MAGIC, MAJOR, PACKET_BYTES
 
+_START_AGENT = "systemctl enable --now vgpu-node-agent.socket vgpu-node-agent"
 _AGENT_SECONDS = 10.0
 _CACHE_SECONDS = 10.0
 # No launcher speaks it: the agent answers that it does not either, and decides nothing.
@@ -45,7 +47,7 @@ def check_agent(config: Config, conf: RuntimeConf) -> Finding:
         return fail(
             "agent",
             f"nobody answers at {path}: {error.strerror or error}",
-            "systemctl enable --now vgpu-node-agent.socket vgpu-node-agent",
+            UNCONFIGURED_REMEDY if is_unconfigured(config.paths.library) else _START_AGENT,
         )
     if len(header) < HEADER.size or HEADER.unpack_from(header)[0] != MAGIC:
         return fail("agent", f"{path} is not the agent's socket", f"correct {conf.source}")

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,6 +135,14 @@ static int obey(const struct command_line *line, const struct conf *conf, char *
 	return become(line, conf, argv, "gpu_runtime", conf->gpu_runtime);
 }
 
+/* Debian's package is unpacked and was never configured: its postinst makes the link, and starts
+ * the agent. */
+static bool is_unconfigured(void)
+{
+	return access("/usr/lib/vgpu/packaged", F_OK) == 0 &&
+	       access("/usr/lib/vgpu/current", F_OK) != 0;
+}
+
 /* There is no verdict, and the marks forbid to start without one. */
 static int refuse_unanswered(const struct command_line *line, const struct conf *conf,
 			     enum agent_outcome outcome, const struct reply *reply)
@@ -147,7 +156,9 @@ static int refuse_unanswered(const struct command_line *line, const struct conf 
 	case AGENT_ABSENT:
 		text_add(&message, " did not answer for ");
 		add_seconds(conf->absent_ms);
-		remedy = "start it: systemctl start vgpu-node-agent";
+		remedy = is_unconfigured()
+				 ? "finish the installation of vgpu-runtime: dpkg --configure -a"
+				 : "start it: systemctl start vgpu-node-agent";
 		break;
 	case AGENT_SILENT:
 		text_add(&message, " gave no verdict within ");
@@ -162,7 +173,8 @@ static int refuse_unanswered(const struct command_line *line, const struct conf 
 		remedy = "use shorter paths";
 		break;
 	case AGENT_ANSWERED:
-		remedy = "install one release of vgpu and restart the agent";
+		remedy = "install one release of vgpu (dpkg --configure -a ends an interrupted "
+			 "upgrade) and restart the agent";
 		if (reply->kind != REPLY_OTHER_MAJOR) {
 			text_add(&message, " sent a reply that cannot be read");
 			break;

@@ -51,14 +51,15 @@ class NoRootError(Exception):
 
 
 def dependencies(control: str) -> list[str]:
-    """Return the packages that the Depends fields of a control file name, without our own words."""
+    """Return the packages that a control file's Depends and Recommends name, without variables."""
     names = set()
     for paragraph in control.split("\n\n"):
-        field = next((part for part in _fields(paragraph) if part.startswith("Depends:")), "")
-        for item in field.removeprefix("Depends:").split(","):
-            name = item.split("|")[0].split("(")[0].strip()
-            if name and not name.startswith("$"):
-                names.add(name)
+        for field in _fields(paragraph):
+            key, _, items = field.partition(":")
+            for item in items.split(",") if key in ("Depends", "Recommends") else ():
+                name = item.split("|")[0].split("(")[0].strip()
+                if name and not name.startswith("$"):
+                    names.add(name)
     return sorted(names)
 
 

@@ -18,6 +18,7 @@ from tests.deb.node import AGENT, CACHE, LIBRARY, RUNTIME, DebNode, Load, Watch
 from tests.deb.packages import CONTROL, Packages, this_and_next
 from tests.deb.roots import SUITES, NoRootError, Root, dependencies, tarball
 from tests.testbed.node import wait_until
+from tests.testbed.oci import RuntimeFailedError
 
 pytestmark = [pytest.mark.deb, pytest.mark.timeout(1200)]
 
@@ -161,6 +162,69 @@ def test_a_node_lives_through_everything_that_dpkg_does(
         assert root.run("ls", "/run").stdout.count("vgpu") == 0
         node.dpkg("--purge", "vgpu-runtime", "vgpu-scheduler-cache")
         assert difference(before, node.files()) == {}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_what_is_only_recommended_keeps_no_container_from_its_slice(
+    suite: str, packages: tuple[Packages, Packages], template: Path, tmp_path: Path
+) -> None:
+    with fresh_node(suite, tmp_path, template) as node:
+        node.root.run("dpkg", "--purge", "python3-psutil", "python3-prometheus-client")
+        bring_up(node, packages[0])
+        config = node.root.path("/etc/vgpu/agent.toml")
+        config.write_text(config.read_text() + '[metrics]\nlisten = "127.0.0.1:0"\n')
+
+        node.systemctl("restart", AGENT)
+
+        node.start_load("load")
+        assert "apt install python3-prometheus-client" in node.log(AGENT)
+        assert "running" in node.root.run("vgpuctl", "ps").stdout
+        processes = node.root.run("vgpuctl", "top", "--once", "--processes", check=False)
+        assert processes.returncode == 1
+        assert processes.stdout.endswith("; apt install python3-psutil\n")
+
+
+def test_a_package_that_is_only_unpacked_is_named_by_the_refusal(
+    packages: tuple[Packages, Packages], template: Path, tmp_path: Path
+) -> None:
+    with fresh_node(SUITES[0], tmp_path, template) as node:
+        before = node.files()
+        package = node.shared / "runtime.deb"
+        package.write_bytes(packages[0].runtime.read_bytes())
+        (node.shared / "out").mkdir()
+        node.dpkg("--unpack", str(package))
+
+        with pytest.raises(RuntimeFailedError, match="did not answer.*; .*dpkg --configure -a"):
+            node.runtime.run(node.bundle("early", "true"), node.container_id("early"))
+        doctor = node.root.run("vgpuctl", "doctor", "--no-container", check=False).stdout
+        unpacked = [line for line in doctor.splitlines() if "dpkg --configure -a" in line]
+        assert [line.split()[1] for line in unpacked] == ["digests:", "library:", "agent:"]
+
+        node.dpkg("--purge", "vgpu-runtime")
+        assert difference(before, node.files()) == {}
+        bring_up(node, packages[0])
+        node.runtime.run(node.bundle("late", "true"), node.container_id("late"))
+
+
+def test_an_interrupted_upgrade_keeps_no_container_from_its_slice(
+    packages: tuple[Packages, Packages], template: Path, tmp_path: Path
+) -> None:
+    this, later = packages
+    with fresh_node(SUITES[0], tmp_path, template) as node:
+        (node.shared / "out").mkdir()
+        bring_up(node, this)
+        package = node.shared / "later.deb"
+        package.write_bytes(later.runtime.read_bytes())
+        node.dpkg("--unpack", str(package))
+
+        node.runtime.run(node.bundle("same", "true"), node.container_id("same"))
+        node.systemctl("restart", AGENT)
+        node.runtime.run(node.bundle("restarted", "true"), node.container_id("restarted"))
+        assert node.status()["library"] == this.version
+        node.dpkg("--configure", "-a")
+        node.runtime.run(node.bundle("done", "true"), node.container_id("done"))
+
+        assert node.status()["library"] == later.version
 
 
 def test_a_forced_removal_ends_no_container(

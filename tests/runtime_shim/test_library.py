@@ -166,6 +166,18 @@ def test_what_a_container_could_not_load_is_refused(
         verify_library(library)
 
 
+def test_a_package_that_dpkg_has_only_unpacked_is_named(tmp_path: Path) -> None:
+    (tmp_path / "packaged").mkdir()
+    library = tmp_path / "current/libvgpu.so"
+
+    with pytest.raises(RefusedError, match="cannot be read; .* dpkg --configure -a"):
+        verify_library(library)
+    # Configured once, it has lost the file for another reason.
+    library.parent.mkdir()
+    with pytest.raises(RefusedError, match="cannot be read; install the vgpu library again"):
+        verify_library(library)
+
+
 def test_containers_get_a_copy_of_what_was_verified(library: Path, tmp_path: Path) -> None:
     copies = VerifiedCopies(library, tmp_path / "state")
     content = library.read_bytes()

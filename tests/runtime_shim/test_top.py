@@ -160,6 +160,23 @@ def test_another_process_with_the_pid_is_not_shown(
     assert table[-1].split() == [str(busy.pid), "-", "c1", CARD, "1GiB", "-", "-"]
 
 
+def test_processes_without_psutil_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_readings(tmp_path, Readings(unix_seconds=time.time(), cards=(card(),)))
+    monkeypatch.delitem(sys.modules, "runtime_shim.host_processes", raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+
+    done = top(tmp_path, "--once", "--processes")
+
+    assert done.exit_code == 1
+    assert done.output == (
+        "Error: --processes needs the Python package psutil, which is not installed; "
+        "apt install python3-psutil\n"
+    )
+    assert top(tmp_path, "--once").exit_code == 0
+
+
 def test_readings_of_an_older_agent_have_no_processes(tmp_path: Path) -> None:
     readings = Readings(unix_seconds=time.time(), containers=(container(),), cards=(card(),))
     table = json.loads(encode_readings(readings))
