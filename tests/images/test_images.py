@@ -2,8 +2,9 @@
 """The container images, built by a private dockerd and run (`make test-images`).
 
 A privileged pod cannot run on every machine that tests, so that the node's image gets by name the
-capabilities that it needs of those that `privileged` gives, and enters the namespace of the test's
-own process, since process 1 of such a machine may be out of reach.
+capabilities that it needs of those that `privileged` gives. Its host is the private dockerd:
+process 1 of this machine may be out of reach, and an installation looks for containers of the whole
+host, of which other tests may run some at the same time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from runtime_shim import __version__
+from runtime_shim.dependants import mounted_libraries
 from tests.testbed import REPOSITORY
 from tests.testbed.docker import Docker
 from tests.testbed.node import wait_until
@@ -40,7 +42,7 @@ ON_HOST = (
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     """Yield a dockerd that has both images."""
     # Its socket's path must fit in 107 bytes.
-    with Docker(tmp_path_factory.mktemp("d"), {}) as docker:
+    with Docker(tmp_path_factory.mktemp("d"), {}, own_processes=True) as docker:
         subprocess.run(
             ["scripts/images"],
             cwd=REPOSITORY,
@@ -49,9 +51,6 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
             timeout=900,  # the base is made of some 90 packages of Debian
         )
         yield docker
-
-
-HOST = f"--host-pid={os.getpid()}"
 
 
 def test_the_cache_runs_without_rights_and_prints_its_configuration(docker: Docker) -> None:
@@ -90,6 +89,31 @@ def test_an_operator_finds_vgpuctl_in_the_cache(docker: Docker) -> None:
     assert __version__ in shown
 
 
+# A container of this machine with a slice, as the kernel shows it, until its stdin ends.
+_CONTAINER = """
+mkdir -p "$1/containers/a1" && touch "$1/containers/a1/limits"
+mount -t tmpfs tmpfs /dev && mkdir /dev/vgpu && touch /dev/vgpu/limits
+mount --bind "$1/containers/a1/limits" /dev/vgpu/limits
+echo ready
+read -r _
+"""
+
+
+@pytest.fixture
+def container_elsewhere(scratch: Path) -> Iterator[None]:
+    """Let a container of another test live meanwhile."""
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _CONTAINER, "sh"]
+    with subprocess.Popen(
+        [*words, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as container:
+        assert container.stdout is not None
+        assert container.stdout.readline() == "ready\n"
+        assert "a1" in mounted_libraries()
+        yield
+        container.communicate()
+
+
+@pytest.mark.usefixtures("container_elsewhere")
 def test_the_node_image_installs_on_the_host_and_takes_it_back(
     docker: Docker, tmp_path: Path
 ) -> None:
@@ -101,7 +125,7 @@ def test_the_node_image_installs_on_the_host_and_takes_it_back(
     )
     install = (
         *("run", "--rm", *ON_HOST, f"--volume={config}:/etc/vgpu/agent.toml:ro"),
-        *("--env=VGPU_CONFIG=/proc/self/fd/100/etc/vgpu/agent.toml", NODE, HOST, "vgpuctl"),
+        *("--env=VGPU_CONFIG=/proc/self/fd/100/etc/vgpu/agent.toml", NODE, "vgpuctl"),
         *("node-install", "--prefix", str(prefix), "--engine=none"),
         *("--record", f"{tmp_path}/record/configure.json"),
     )
@@ -128,7 +152,7 @@ def test_the_nodes_vgpuctl_looks_at_the_host(docker: Docker, tmp_path: Path) -> 
     config.write_text(f'[paths]\nstate_dir = "{state}"\nrun_dir = "{tmp_path}/run"\n')
 
     shown = docker.command(
-        *("run", "--rm", *ON_HOST, NODE, HOST, "vgpuctl"),
+        *("run", "--rm", *ON_HOST, NODE, "vgpuctl"),
         *("--config", str(config), "ps"),  # the host's path: the image has no such file
     )
 
@@ -144,7 +168,7 @@ def test_the_agent_of_the_image_serves_on_the_host(docker: Docker, scratch: Path
         f'[cache]\naddress = "unix:{scratch}/none"\n[metrics]\nlisten = "127.0.0.1:0"\n'
         f'[device_plugin]\nkubelet_dir = "{scratch}/kubelet"\n'
     )
-    host = (*ON_HOST, f"--env=VGPU_CONFIG={config}", NODE, HOST)
+    host = (*ON_HOST, f"--env=VGPU_CONFIG={config}", NODE)
     install = ("vgpuctl", "node-install", "--prefix", f"{scratch}/v", "--engine=none")
     docker.command("run", "--rm", *host, *install, "--record", f"{scratch}/record/configure.json")
 

@@ -40,13 +40,19 @@ class Docker:
         *,
         default: str | None = None,
         binaries: Path | None = None,
+        own_processes: bool = False,
     ) -> None:
-        """`binaries` is a root with usr/sbin/dockerd, usr/bin/docker and their helpers."""
+        """`binaries` is a root with usr/sbin/dockerd, usr/bin/docker and their helpers.
+
+        `own_processes`: the host of `--pid=host` is dockerd with its containers, and no process of
+        this machine. dockerd is its process 1, with a mount namespace of its own.
+        """
         self.directory = directory
         folders = [] if binaries is None else [f"{binaries}/usr/sbin", f"{binaries}/usr/bin"]
         self._search = ":".join([*folders, SEARCH])
         self._runtimes = runtimes
         self._default = default
+        self._own_processes = own_processes
         self._daemon: subprocess.Popen[bytes] | None = None
         # The socket's path must fit in 107 bytes, and pytest's directories may not.
         self.host = f"unix://{directory}/d.sock"
@@ -77,9 +83,11 @@ class Docker:
         if self._default is not None:
             config["default-runtime"] = self._default
         (self.directory / "daemon.json").write_text(json.dumps(config))
+        alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
         with (self.directory / "dockerd.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [
+                    *(alone if self._own_processes else ()),
                     dockerd,
                     f"--config-file={self.directory}/daemon.json",
                     "--iptables=false",
@@ -102,7 +110,13 @@ class Docker:
         """End dockerd with a signal."""
         if self._daemon is None:
             return
-        self._daemon.send_signal(how)
+        if self._own_processes:
+            # unshare itself ignores what it is to wait for.
+            pid = self._daemon.pid
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), how)
+        else:
+            self._daemon.send_signal(how)
         try:
             self._daemon.wait(timeout=30)
         except subprocess.TimeoutExpired:
