@@ -503,7 +503,8 @@ static CUresult set_stack_limit(struct context *context, size_t bytes)
 CUDA_API(cuCtxSetLimit, (int limit, size_t value))
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(__func__, limit >= 0 && limit < CONTEXT_LIMITS, &context);
+	CUresult status =
+		enter_unsafe_context(__func__, limit >= 0 && limit < CONTEXT_LIMITS, &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();

@@ -649,7 +649,7 @@ CUDA_API(cuMemHostAlloc, (void **out, size_t bytes, unsigned int flags))
 
 CUDA_API(cuMemFreeHost, (void *memory))
 {
-	CUresult status = enter(__func__, memory != NULL);
+	CUresult status = enter_unsafe(__func__, memory != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -666,7 +666,7 @@ CUDA_API(cuMemFreeHost, (void *memory))
 static CUresult register_host(const char *function, void *memory, size_t bytes, unsigned int flags)
 {
 	struct context *context = NULL;
-	CUresult status = enter_context(function, memory != NULL && bytes != 0, &context);
+	CUresult status = enter_unsafe_context(function, memory != NULL && bytes != 0, &context);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -692,7 +692,7 @@ CUDA_API(cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned int flags))
 
 CUDA_API(cuMemHostUnregister, (void *memory))
 {
-	CUresult status = enter(__func__, memory != NULL);
+	CUresult status = enter_unsafe(__func__, memory != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
