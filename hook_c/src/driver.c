@@ -34,7 +34,7 @@ struct patch {
 
 struct search {
 	enum driver_library library;
-	bool only_path; /* the rest was done before */
+	bool only_path;
 	bool found;
 	char path[256];
 };
@@ -170,8 +170,8 @@ static int visit_driver(struct dl_phdr_info *info, size_t size, void *data)
 	return 1;
 }
 
-/* The loaded library will not be unloaded any more. */
-static uint32_t is_kept[DRIVER_LIBRARIES];
+/* 1: the loaded library will not be unloaded any more. */
+static uint32_t kept[DRIVER_LIBRARIES];
 
 bool driver_search(enum driver_library library)
 {
@@ -188,15 +188,24 @@ bool driver_search(enum driver_library library)
 	return true;
 }
 
+static bool is_kept(enum driver_library library)
+{
+	return __atomic_load_n(&kept[library], __ATOMIC_RELAXED) != 0;
+}
+
 /* Two threads may do it at the same time. */
 static void keep(enum driver_library library)
 {
 	struct search search = {.library = library, .only_path = true};
 
 	libc_each_object(visit_driver, &search);
-	if (search.found)
-		libc_keep_object(search.path);
-	__atomic_store_n(&is_kept[library], 1, __ATOMIC_RELAXED);
+	if (!search.found)
+		return;
+
+	bool is_whole = search.path[sizeof(search.path) - 2] == '\0';
+
+	if (libc_keep_object(is_whole ? search.path : sonames[library]))
+		__atomic_store_n(&kept[library], 1, __ATOMIC_RELAXED);
 }
 
 /* Objects that were ever loaded, when this was last looked at. */
@@ -214,23 +223,27 @@ static int visit_first(struct dl_phdr_info *info, size_t size, void *data)
 void driver_notice(void)
 {
 	uint64_t adds = 0;
-	uint32_t found = 1;
+	bool is_done = true;
 
 	for (int library = 0; library < DRIVER_LIBRARIES; library++)
-		if (__atomic_load_n(&driver_found[library], __ATOMIC_RELAXED) != 0 &&
-		    __atomic_load_n(&is_kept[library], __ATOMIC_RELAXED) == 0 && libc_is_ready())
-			keep((enum driver_library)library);
-	for (int library = 0; library < DRIVER_LIBRARIES; library++)
-		found &= __atomic_load_n(&driver_found[library], __ATOMIC_RELAXED);
-	if (found != 0)
+		is_done &= is_kept((enum driver_library)library);
+	if (is_done)
 		return;
 	libc_each_object(visit_first, &adds);
 	if (adds == __atomic_load_n(&seen_adds, __ATOMIC_RELAXED))
 		return;
-	__atomic_store_n(&seen_adds, adds, __ATOMIC_RELAXED);
-	for (int library = 0; library < DRIVER_LIBRARIES; library++)
-		if (driver_ready((enum driver_library)library) && libc_is_ready())
+	is_done = true;
+	for (int library = 0; library < DRIVER_LIBRARIES; library++) {
+		/* Kept before it is read: another thread's load may fail, or its dlclose come. */
+		if (!is_kept((enum driver_library)library) && libc_is_ready())
 			keep((enum driver_library)library);
+		if (driver_ready((enum driver_library)library) &&
+		    !is_kept((enum driver_library)library))
+			is_done = false;
+	}
+	/* Only now: another thread that finds this number relies on all of the above. */
+	if (is_done)
+		__atomic_store_n(&seen_adds, adds, __ATOMIC_RELEASE);
 }
 
 const struct driver_name *driver_name_of(const char *symbol)

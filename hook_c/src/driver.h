@@ -47,9 +47,10 @@ bool driver_search(enum driver_library library);
 /* At every dlsym: looks for the libraries if anything was loaded since it last looked, so that they
  * are patched before the program finds them past us.
  *
- * Addresses of ours point into the driver, so it is also kept from being unloaded. That takes the
- * loader's lock as dlsym itself does. A hook never takes it: a constructor may wait for a thread
- * that calls the driver, and the loader holds its lock while a constructor runs. */
+ * Addresses of ours point into the driver, so it is also kept from being unloaded: here, and before
+ * every dlclose. That takes the loader's lock, as dlsym and dlclose themselves do. A hook never
+ * takes it: a constructor may wait for a thread that calls the driver, and the loader holds its
+ * lock while a constructor runs. */
 void driver_notice(void);
 
 /* Whether the library is loaded; then its entry points stand in `driver`. */

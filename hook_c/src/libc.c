@@ -87,13 +87,13 @@ static int visit_dlopen(struct dl_phdr_info *info, size_t size, void *data)
 	return search->address != NULL;
 }
 
-void libc_keep_object(const char *path)
+bool libc_keep_object(const char *path)
 {
 	struct dlopen_search search = {NULL};
 	void *(*real_dlopen)(const char *, int);
 
 	libc_each_object(visit_dlopen, &search);
 	memcpy((void *)&real_dlopen, (const void *)&search.address, sizeof(search.address));
-	if (real_dlopen != NULL)
-		real_dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+	return real_dlopen == NULL ||
+	       real_dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != NULL;
 }

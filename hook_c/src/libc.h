@@ -13,9 +13,10 @@
 /* As dl_iterate_phdr(3). Holds the loader's lock meanwhile. */
 int libc_each_object(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data);
 
-/* Loads nothing: keeps what is loaded from `path` for ever. Takes the loader's lock. Not before
- * libc is ready: the loader would run its constructors without arguments and environment. */
-void libc_keep_object(const char *path);
+/* Loads nothing: keeps what is loaded from `path` for ever. False: nothing is. Takes the loader's
+ * lock. Not before libc is ready: the loader would run its constructors without arguments and
+ * environment. */
+bool libc_keep_object(const char *path);
 
 /* Whether libc's own constructor has run. Other objects' may run before it. */
 bool libc_is_ready(void);

@@ -29,6 +29,12 @@ static void *find_no_version(void *handle, const char *name, const char *version
 	return find_nothing(handle, name);
 }
 
+static int close_nothing(void *handle)
+{
+	(void)handle;
+	return -1;
+}
+
 /* Not in a constructor: other constructors may call dlsym before ours would have run. */
 static void find_next(void)
 {
@@ -128,6 +134,18 @@ static struct lookup_answer choose(void *handle, const char *name, const char *v
 	if (!is_loaded)
 		return given(ask_next(RTLD_NEXT, name, version));
 	return given(tenant_is_inert() ? *row->real : row->hook);
+}
+
+/* A driver that a hook found without a look-up may be about to go. */
+__attribute__((visibility("default"))) int dlclose(void *handle)
+{
+	int (*next_dlclose)(void *) = close_nothing;
+	void *address = driver_next("dlclose");
+
+	if (address != NULL)
+		memcpy((void *)&next_dlclose, (const void *)&address, sizeof(address));
+	driver_notice();
+	return next_dlclose(handle);
 }
 
 struct lookup_answer lookup_dlsym(void *handle, const char *name)

@@ -26,7 +26,7 @@ from runtime_shim.symbols import read_symbols
 _AGAIN = "install the package vgpu-runtime again"
 # The oldest glibc of an image that runs CUDA.
 _NEWEST_GLIBC = (2, 17)
-_EXPORTED = re.compile(r"(?:cu|nvml)[A-Z]\w*|dlsym|dlvsym")
+_EXPORTED = re.compile(r"(?:cu|nvml)[A-Z]\w*|dlclose|dlsym|dlvsym")
 _DRIVER_NAME = re.compile(r"(cu[A-Z]\w*?)(?:_v\d+)?(?:_ptsz|_ptds)?")
 # The interposer's one table, as it is in hook_c.
 _TABLE = Path(__file__).parents[1] / "api.tsv"

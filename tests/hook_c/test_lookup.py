@@ -155,6 +155,26 @@ def test_a_driver_that_was_called_without_a_look_up_is_kept_at_the_next(
     assert done.stdout.splitlines()[1:] == ["True"]
 
 
+def test_a_driver_that_was_never_looked_up_is_kept_when_its_user_is_closed(
+    gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    """Of a plugin only the constructor runs. The hooks' addresses point into the driver."""
+    drivers = (f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lpthread")
+    library = compile_program("constructor", tmp_path, "-shared", "-fPIC", *drivers)
+    script = (
+        "import _ctypes, re, sys; number = _ctypes.dlopen(sys.argv[1], 2); _ctypes.dlclose(number);"
+        " maps = open('/proc/self/maps').read();"
+        " names = set(re.findall('libcuda.so.1|libnvidia-ml.so.1|constructor', maps));"
+        " print(sorted(names), flush=True); _ctypes.dlopen(sys.argv[1], 2)"
+    )
+
+    done = run(gpu, tmp_path, sys.executable, "-c", script, library)
+
+    called = f"0 {GIB} 0\n"
+    stay = "['libcuda.so.1', 'libnvidia-ml.so.1']\n"
+    assert (done.returncode, done.stdout) == (0, called + stay + called), done.stderr
+
+
 def test_rtld_next_still_means_behind_the_caller(gpu: SimulatedGpu, tmp_path: Path) -> None:
     interposer = compile_program("rtld_next", tmp_path, "-shared", "-fPIC")
     for order in (f"{LIBRARY}:{interposer}", f"{interposer}:{LIBRARY}"):
