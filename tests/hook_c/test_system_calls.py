@@ -146,6 +146,41 @@ def test_a_line_that_nobody_reads_ends_no_program(gpu: SimulatedGpu, tmp_path: P
     assert (done.returncode, done.stdout) == (0, "seen 802 0\n")
 
 
+@pytest.mark.parametrize(("sent", "pending"), [("none", 0), ("thread", 1)])
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGXFSZ])
+def test_a_line_that_nobody_reads_leaves_no_signal_to_a_program_that_blocks_it(
+    gpu: SimulatedGpu, tmp_path: Path, number: signal.Signals, sent: str, pending: int
+) -> None:
+    """A program that receives it later by sigwait or signalfd gets its own one, and only that."""
+    program = compile_program("pending", tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    limit = "nonsense" if number == signal.SIGPIPE else "1g"
+
+    def forbid() -> None:
+        if number == signal.SIGXFSZ:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = subprocess.run(
+        [program, DRIVER, str(int(number)), sent],
+        stdout=subprocess.PIPE,
+        stderr=writer if number == signal.SIGPIPE else subprocess.DEVNULL,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=forbid,
+        env={
+            **os.environ,
+            **gpu.environment(),
+            **developer(tmp_path),
+            "CUDA_DEVICE_MEMORY_LIMIT": limit,
+        },
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stdout) == (0, f"802 {pending}\n")
+
+
 def test_every_system_call_of_the_library_is_documented() -> None:
     sources = (REPOSITORY / "hook_c/src").glob("*.[chS]")
     made = {call for path in sources for call in re.findall(r"\bSYS_(\w+)", path.read_text())}
