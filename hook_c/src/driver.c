@@ -323,11 +323,24 @@ void *driver_next(const char *symbol)
 
 struct address_search {
 	Elf64_Addr address;
+	bool is_of_driver;
 };
+
+static bool is_driver(const struct dl_phdr_info *info)
+{
+	struct image image;
+
+	if (!image_of(info, &image))
+		return false;
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		if (strcmp(image.soname, sonames[library]) == 0)
+			return true;
+	return false;
+}
 
 static int visit_address(struct dl_phdr_info *info, size_t size, void *data)
 {
-	const struct address_search *search = data;
+	struct address_search *search = data;
 
 	(void)size;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -335,17 +348,19 @@ static int visit_address(struct dl_phdr_info *info, size_t size, void *data)
 		Elf64_Addr start = info->dlpi_addr + header->p_vaddr;
 
 		if (header->p_type == PT_LOAD && search->address >= start &&
-		    search->address < start + header->p_memsz)
+		    search->address < start + header->p_memsz) {
+			search->is_of_driver = is_driver(info);
 			return 1;
+		}
 	}
 	return 0;
 }
 
-bool driver_is_elsewhere(const void *address)
+bool driver_is_another(const void *address)
 {
 	struct address_search search = {.address = (Elf64_Addr)address};
 
-	return libc_each_object(visit_address, &search) == 0;
+	return libc_each_object(visit_address, &search) == 0 || search.is_of_driver;
 }
 
 struct own_search {

@@ -66,9 +66,10 @@ const struct driver_name *driver_name_of(const char *symbol);
 /* The hook that stands for a real entry point; NULL for any other address. */
 void *driver_hook_of(const void *real);
 
-/* Whether the address lies in no object of this namespace of the loader: dlmopen makes others, each
- * with a driver of its own. */
-bool driver_is_elsewhere(const void *address);
+/* For an address that no hook stands for. Whether it lies in a second driver of this process: one
+ * loaded from another path, or one in another namespace of the loader (dlmopen), whose objects are
+ * not seen from here. */
+bool driver_is_another(const void *address);
 
 /* The first definition of a symbol behind this library in the order of the loader; NULL if there
  * is none. For dlsym and dlvsym themselves. */

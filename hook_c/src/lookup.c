@@ -85,8 +85,8 @@ static void *ask_next(void *handle, const char *name, const char *version)
 			       : lookup_next_dlvsym(handle, name, version);
 }
 
-/* What a program gets of a driver in another namespace of the loader (dlmopen): this library is not
- * in there, and two drivers of one process share nothing. */
+/* What a program gets of a second driver: this library is not in another namespace of the loader,
+ * and it knows the addresses of one driver. Two drivers of one process share nothing. */
 static int refuse_cuda(void)
 {
 	return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -122,7 +122,7 @@ static struct lookup_answer choose(void *handle, const char *name, const char *v
 		if (hook != NULL && !tenant_is_inert())
 			return given(hook);
 		if (hook == NULL && found != NULL && !tenant_is_inert() &&
-		    driver_is_elsewhere(found))
+		    driver_is_another(found))
 			return given(refusal_of(row));
 		/* Somebody else's function of this name, or none: the real dlsym says it again. */
 		if (found != row->hook)

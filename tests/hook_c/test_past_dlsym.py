@@ -2,12 +2,15 @@
 """A program that binds libc's dlsym past ours finds hooks in the loader's table of the driver."""
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.gpu.simulated_gpu import LIBRARY_DIRECTORY, SimulatedGpu
+from tests.hook_c.conftest import GIB
 from tests.hook_c.container import LIBRARY
 from tests.hook_c.test_lookup import PROGRAMS, compile_program, run
 
@@ -117,3 +120,24 @@ def test_a_driver_in_another_namespace_is_refused(gpu: SimulatedGpu, folder: Pat
         [program, "namespace"], capture_output=True, text=True, check=False, env=own
     )
     assert (inert.returncode, inert.stdout) == (0, "0 1\n"), inert.stderr
+
+
+def test_a_second_driver_from_another_path_is_refused(gpu: SimulatedGpu, folder: Path) -> None:
+    """The loader takes two files for two libraries, whatever their names."""
+    (folder / "copy").mkdir()
+    copies = [folder / "copy" / name for name in (SONAME, "libnvidia-ml.so.1")]
+    for copy in copies:
+        shutil.copy(LIBRARY_DIRECTORY / copy.name, copy)
+    script = (
+        "import ctypes, sys\n"
+        "first, nvml, second, other = map(ctypes.CDLL, sys.argv[1:])\n"
+        "total = ctypes.c_size_t()\n"
+        "print(first.cuInit(0), first.cuDeviceTotalMem_v2(ctypes.byref(total), 0), total.value)\n"
+        "print(second.cuInit(0), second.cuDeviceTotalMem_v2(ctypes.byref(total), 0))\n"
+        "print(nvml.nvmlInit_v2(), other.nvmlDeviceGetMemoryInfo(None, None))\n"
+    )
+    paths = [LIBRARY_DIRECTORY / copy.name for copy in copies] + copies
+
+    done = run(gpu, folder, sys.executable, "-c", script, *paths)
+
+    assert (done.returncode, done.stdout) == (0, f"0 0 {GIB}\n802 802\n0 4\n"), done.stderr
