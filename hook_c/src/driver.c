@@ -188,16 +188,13 @@ bool driver_search(enum driver_library library)
 	return true;
 }
 
-static bool is_kept(enum driver_library library)
-{
-	return __atomic_load_n(&kept[library], __ATOMIC_RELAXED) != 0;
-}
-
 /* Two threads may do it at the same time. */
-static void keep(enum driver_library library)
+void driver_keep(enum driver_library library)
 {
 	struct search search = {.library = library, .only_path = true};
 
+	if (__atomic_load_n(&kept[library], __ATOMIC_RELAXED) != 0 || !libc_is_ready())
+		return;
 	libc_each_object(visit_driver, &search);
 	if (!search.found)
 		return;
@@ -223,27 +220,18 @@ static int visit_first(struct dl_phdr_info *info, size_t size, void *data)
 void driver_notice(void)
 {
 	uint64_t adds = 0;
-	bool is_done = true;
+	uint32_t found = 1;
 
 	for (int library = 0; library < DRIVER_LIBRARIES; library++)
-		is_done &= is_kept((enum driver_library)library);
-	if (is_done)
+		found &= __atomic_load_n(&driver_found[library], __ATOMIC_RELAXED);
+	if (found != 0 || libc_is_loading())
 		return;
 	libc_each_object(visit_first, &adds);
 	if (adds == __atomic_load_n(&seen_adds, __ATOMIC_RELAXED))
 		return;
-	is_done = true;
-	for (int library = 0; library < DRIVER_LIBRARIES; library++) {
-		/* Kept before it is read: another thread's load may fail, or its dlclose come. */
-		if (!is_kept((enum driver_library)library) && libc_is_ready())
-			keep((enum driver_library)library);
-		if (driver_ready((enum driver_library)library) &&
-		    !is_kept((enum driver_library)library))
-			is_done = false;
-	}
-	/* Only now: another thread that finds this number relies on all of the above. */
-	if (is_done)
-		__atomic_store_n(&seen_adds, adds, __ATOMIC_RELEASE);
+	__atomic_store_n(&seen_adds, adds, __ATOMIC_RELAXED);
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		driver_ready((enum driver_library)library);
 }
 
 const struct driver_name *driver_name_of(const char *symbol)

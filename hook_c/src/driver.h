@@ -45,13 +45,17 @@ extern uint32_t driver_unpatched;
 bool driver_search(enum driver_library library);
 
 /* At every dlsym: looks for the libraries if anything was loaded since it last looked, so that they
- * are patched before the program finds them past us.
- *
- * Addresses of ours point into the driver, so it is also kept from being unloaded: here, and before
- * every dlclose. That takes the loader's lock, as dlsym and dlclose themselves do. A hook never
- * takes it: a constructor may wait for a thread that calls the driver, and the loader holds its
- * lock while a constructor runs. */
+ * are patched before the program finds them past us. A load that is under way may fail: what it
+ * brings is looked at later. */
 void driver_notice(void);
+
+/* Keeps a loaded library from being unloaded, because addresses of ours point into it: when the
+ * program looks up one of its names, and before every dlclose.
+ *
+ * It calls the loader, so it is not for a hook: a constructor may wait for a thread that calls the
+ * driver, and the loader holds its lock while a constructor runs. Nor is it for any other dlsym: the
+ * loader calls the program's malloc, which may look something up. */
+void driver_keep(enum driver_library library);
 
 /* Whether the library is loaded; then its entry points stand in `driver`. */
 static inline bool driver_ready(enum driver_library library)

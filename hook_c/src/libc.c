@@ -70,6 +70,12 @@ bool libc_is_ready(void)
 	return environ != NULL || *program_invocation_name != '\0';
 }
 
+bool libc_is_loading(void)
+{
+	return &_r_debug != NULL &&
+	       __atomic_load_n(&_r_debug.r_state, __ATOMIC_RELAXED) != RT_CONSISTENT;
+}
+
 struct dlopen_search {
 	void *address;
 };

@@ -21,6 +21,9 @@ bool libc_keep_object(const char *path);
 /* Whether libc's own constructor has run. Other objects' may run before it. */
 bool libc_is_ready(void);
 
+/* Whether the loader is adding or removing objects, in whichever thread. */
+bool libc_is_loading(void);
+
 uintptr_t libc_page_bytes(void);
 
 #endif

@@ -71,7 +71,10 @@ static const struct driver_name *hooked_name(const char *name)
 
 	const struct driver_name *row = driver_name_of(name);
 
-	return row != NULL && row->hook != NULL ? row : NULL;
+	if (row == NULL || row->hook == NULL)
+		return NULL;
+	driver_keep(row->library);
+	return row;
 }
 
 static struct lookup_answer given(void *symbol)
@@ -144,7 +147,8 @@ __attribute__((visibility("default"))) int dlclose(void *handle)
 
 	if (address != NULL)
 		memcpy((void *)&next_dlclose, (const void *)&address, sizeof(address));
-	driver_notice();
+	for (int library = 0; library < DRIVER_LIBRARIES; library++)
+		driver_keep((enum driver_library)library);
 	return next_dlclose(handle);
 }
 

@@ -139,22 +139,6 @@ def test_a_constructor_may_wait_for_a_thread_that_calls_the_driver(
     assert done.stdout == f"0 {GIB} 0\nloaded\n"
 
 
-def test_a_driver_that_was_called_without_a_look_up_is_kept_at_the_next(
-    gpu: SimulatedGpu, tmp_path: Path
-) -> None:
-    drivers = (f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lpthread")
-    library = compile_program("constructor", tmp_path, "-shared", "-fPIC", *drivers)
-    script = (
-        "import _ctypes, ctypes, sys; library = ctypes.CDLL(sys.argv[1]);"
-        " ctypes.CDLL(None).getpid; _ctypes.dlclose(library._handle);"
-        " print('libcuda.so.1' in open('/proc/self/maps').read())"
-    )
-
-    done = run(gpu, tmp_path, sys.executable, "-c", script, library)
-
-    assert done.stdout.splitlines()[1:] == ["True"]
-
-
 def test_a_driver_that_was_never_looked_up_is_kept_when_its_user_is_closed(
     gpu: SimulatedGpu, tmp_path: Path
 ) -> None:
@@ -173,6 +157,19 @@ def test_a_driver_that_was_never_looked_up_is_kept_when_its_user_is_closed(
     called = f"0 {GIB} 0\n"
     stay = "['libcuda.so.1', 'libnvidia-ml.so.1']\n"
     assert (done.returncode, done.stdout) == (0, called + stay + called), done.stderr
+
+
+def test_an_allocator_may_look_up_while_the_loader_calls_it(
+    gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    """The loader has the driver in its list then, and must not be asked to keep it."""
+    driver = (f"-L{LIBRARY_DIRECTORY}", "-l:libcuda.so.1")
+    plugin = compile_program("plugin", tmp_path, "-shared", "-fPIC", *driver)
+    program = compile_program("allocates", tmp_path)
+
+    done = run(gpu, tmp_path, program, plugin)
+
+    assert (done.returncode, done.stdout) == (0, f"0 {GIB}\n"), done.stderr
 
 
 def test_rtld_next_still_means_behind_the_caller(gpu: SimulatedGpu, tmp_path: Path) -> None:
