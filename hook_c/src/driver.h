@@ -53,8 +53,8 @@ void driver_notice(void);
  * program looks up one of its names, and before every dlclose.
  *
  * It calls the loader, so it is not for a hook: a constructor may wait for a thread that calls the
- * driver, and the loader holds its lock while a constructor runs. Nor is it for any other dlsym: the
- * loader calls the program's malloc, which may look something up. */
+ * driver, and the loader holds its lock while a constructor runs. Nor is it for any other dlsym:
+ * the loader calls the program's malloc, which may look something up. */
 void driver_keep(enum driver_library library);
 
 /* Whether the library is loaded; then its entry points stand in `driver`. */

@@ -124,8 +124,7 @@ static struct lookup_answer choose(void *handle, const char *name, const char *v
 
 		if (hook != NULL && !tenant_is_inert())
 			return given(hook);
-		if (hook == NULL && found != NULL && !tenant_is_inert() &&
-		    driver_is_another(found))
+		if (hook == NULL && found != NULL && !tenant_is_inert() && driver_is_another(found))
 			return given(refusal_of(row));
 		/* Somebody else's function of this name, or none: the real dlsym says it again. */
 		if (found != row->hook)

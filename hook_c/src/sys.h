@@ -89,9 +89,10 @@ static inline int sys_fcntl(int fd, int command, uintptr_t argument)
  * nobody reads, SIGXFSZ beyond the limit of file sizes. The program did not make this call.
  *
  * The kernel sends them to this thread alone, so no sigwait or signalfd of another thread takes
- * them, and rt_sigtimedwait takes them before any that was sent to the process. One of the program's
- * own may be pending already where it blocks the signal. The kernel keeps one for each thread, so
- * nothing is taken then. If that one was sent to the process, the program receives two. */
+ * them, and rt_sigtimedwait takes them before any that was sent to the process. One of the
+ * program's own may be pending already where it blocks the signal. The kernel keeps one for each
+ * thread, so nothing is taken then. If that one was sent to the process, the program receives two.
+ */
 __attribute__((noinline, unused)) static long sys_quietly(long number, uintptr_t a, uintptr_t b,
 							  uintptr_t c)
 {

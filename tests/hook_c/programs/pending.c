@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* pending LIBRARY SIGNAL SENT: blocks a signal, lets one be pending for this thread ("thread") or
- * none ("none"), has cuInit of LIBRARY write where the kernel sends that signal, and prints the code
- * of cuInit and how many are pending then. */
+ * none ("none"), has cuInit of LIBRARY write where the kernel sends that signal, and prints the
+ * code of cuInit and how many are pending then. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 int main(int argc, char **argv)
 {
 	const struct timespec now = {0};
-	int number = argc == 4 ? atoi(argv[2]) : 0;
+	int number = argc == 4 ? (int)strtol(argv[2], NULL, 10) : 0;
 	int count = 0;
 	sigset_t set;
 
