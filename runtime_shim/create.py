@@ -7,12 +7,10 @@ starts with exactly that, or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +19,14 @@ from typing import Protocol
 from vgpu.v1 import scheduler_cache_pb2 as pb
 
 from runtime_shim.answers import RELEASED, RUNNING, Answer, AnswerStore, encode_answer
-from runtime_shim.bundle import Bundle, has_user_namespace
+from runtime_shim.bundle import Bundle
 from runtime_shim.calibration import Calibration
 from runtime_shim.claims import Claims
 from runtime_shim.classify import Classification, classify
 from runtime_shim.config import DEFAULT_PATH, Config
 from runtime_shim.configure.launcher import LAUNCHER_NAME
 from runtime_shim.counters import Counters
-from runtime_shim.doors import Doors, check_hooks, check_namespaces
+from runtime_shim.doors import Doors, check_hooks, check_namespaces, check_own_files
 from runtime_shim.engine import engine_directory
 from runtime_shim.errors import (
     CacheFailedError,
@@ -50,7 +48,7 @@ from runtime_shim.policy import (
     driver_capabilities,
     treat_unmanaged,
 )
-from runtime_shim.processes import boot_id, boottime_ns, pid_of
+from runtime_shim.processes import boot_id, boottime_ns
 from runtime_shim.region import Regions, check_allocation
 from runtime_shim.request import parse_request
 from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
@@ -69,6 +67,7 @@ from runtime_shim.spec import (
 from runtime_shim.strip import VGPU_MOUNT, strip_gpu
 from runtime_shim.threads import Lane
 from runtime_shim.verdict import GPU, LOW_LEVEL, Launch, Verdict, refuse
+from runtime_shim.view import view_of
 from runtime_shim.voucher import Voucher
 
 logger = logging.getLogger(__name__)
@@ -234,7 +233,7 @@ class Creator:
             return await self._start_unmanaged(creation)
         creation.step = "rootfs"
         rootfs = await self._inspections.run(
-            partial(self._inspect, creation, plan.spec, plan.library is not None)
+            partial(self._inspect, creation, plan.spec, plan.library)
         )
         creation.step = "cache"
         launch = creation.launch
@@ -302,7 +301,7 @@ class Creator:
         async with self._claims.creating_in_pod(allocation):
             creation.step = "rootfs"
             rootfs = await self._inspections.run(
-                partial(self._inspect, creation, plan.spec, plan.library is not None)
+                partial(self._inspect, creation, plan.spec, plan.library)
             )
             creation.step = "cache"
             await self._claims.look_at_one(allocation.allocation_id)
@@ -367,14 +366,7 @@ class Creator:
     async def _start_unmanaged(self, creation: _Creation) -> Verdict:
         if creation.guarded is not None:
             creation.step = "rootfs"
-            await self._inspections.run(
-                partial(
-                    self._doors.check,
-                    creation.guarded,
-                    creation.launch.bundle_fd,
-                    own_only=True,
-                )
-            )
+            await self._inspections.run(partial(self._check_own_only, creation, creation.guarded))
         if creation.void is not None:
             creation.step = "rootfs"
             await self._inspections.run(partial(self._check_doors, creation, creation.void))
@@ -472,12 +464,16 @@ class Creator:
             )
         return None
 
-    def _inspect(self, creation: _Creation, spec: Spec, library: bool) -> RootfsFacts:
-        check_namespaces(spec)
-        self._check_doors(creation, spec)
+    def _inspect(self, creation: _Creation, spec: Spec, library: Path | None) -> RootfsFacts:
         launch = creation.launch
-        with _view(launch.launcher_pidfd if has_user_namespace(spec) else None) as view_fd:
-            facts = inspect_rootfs(launch.bundle_fd, spec, library=library, view_fd=view_fd)
+        with view_of(launch.launcher_pidfd) as view:
+            check_namespaces(spec, launch.bundle_fd, view)
+            self._doors.check(spec, launch.bundle_fd, view)
+            check_hooks(spec, view)
+            if library is not None:
+                check_own_files((library, self._regions.folder), view)
+            with_library = library is not None
+            facts = inspect_rootfs(launch.bundle_fd, spec, library=with_library, view=view)
         for note in facts.notes:
             logger.info(
                 "rootfs", extra={"container_id": creation.launch.container_id, "note": note}
@@ -487,8 +483,13 @@ class Creator:
         return facts
 
     def _check_doors(self, creation: _Creation, spec: Spec) -> None:
-        self._doors.check(spec, creation.launch.bundle_fd)
-        check_hooks(spec)
+        with view_of(creation.launch.launcher_pidfd) as view:
+            self._doors.check(spec, creation.launch.bundle_fd, view)
+            check_hooks(spec, view)
+
+    def _check_own_only(self, creation: _Creation, spec: Spec) -> None:
+        with view_of(creation.launch.launcher_pidfd) as view:
+            self._doors.check(spec, creation.launch.bundle_fd, view, own_only=True)
 
     def _unmanaged(self, creation: _Creation, spec: Spec, decision: Decision) -> None:
         if decision.treatment is Treatment.LEAVE:
@@ -681,29 +682,6 @@ class _Creation:
         """What config.json becomes for a container that sees no GPU."""
         self.step = "bundle"
         """Where it is, as counters.REFUSALS names it."""
-
-
-@contextlib.contextmanager
-def _view(pidfd: int | None) -> Iterator[int | None]:
-    """Open the `/` of a launcher; nothing without one. Raises RefusedError.
-
-    Podman mounts the root of a container with a user namespace in a mount namespace of its own, so
-    that the agent's own look would find an empty folder, and no loader to judge.
-    """
-    if pidfd is None:
-        yield None
-        return
-    try:
-        fd = os.open(f"/proc/{pid_of(pidfd)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise RefusedError(
-            f"the node agent cannot see the root as its engine does ({error.strerror})",
-            "let the node agent look at processes of the engine (CAP_SYS_PTRACE)",
-        ) from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def verdict_seconds(config: Config) -> float:

@@ -6,17 +6,18 @@ The sources of mounts are the user's: they may be links, and lie on a file syste
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.hooks import host_paths, refuse_nvidia_file
-from runtime_shim.mount_table import HostMount, MountTable
-from runtime_shim.openat2 import open_path
+from runtime_shim.mount_table import HostMount
 from runtime_shim.overlay import overlay_folders
 from runtime_shim.spec import (
     Item,
@@ -25,6 +26,7 @@ from runtime_shim.spec import (
     destination,
     is_bind,
     items,
+    mount_type,
     mounts,
     normal_path,
     section,
@@ -32,6 +34,7 @@ from runtime_shim.spec import (
     texts,
     within,
 )
+from runtime_shim.view import View, own_view
 
 _Identity = tuple[int, int]
 _Part = tuple[str, str]
@@ -71,6 +74,9 @@ _KERNEL_TYPES = frozenset(
 _OPAQUE_TYPE = "fuse.fuse-overlayfs"
 
 _NO_FOLDER = -1
+# An overlay may be made of overlays, but not those of others. Source: Linux, include/linux/fs.h,
+# FILESYSTEM_MAX_STACK_DEPTH.
+_OVERLAY_DEPTH = 2
 _LEADS = "leads to the files that hold containers to their slices"
 _LEADS_REMEDY = "mount only the folders that it needs, none of vgpu's and none above them"
 _BIND_REMEDY = "mount it on the host, and bind the folder"
@@ -88,6 +94,8 @@ class _Places:
     parts: frozenset[_Part]
     """The same files, by what they are of which file system."""
     dev: _Identity | None
+    system: str
+    """The file system of `/`, which no container's user has mounted."""
     complete: bool
     """All of them are there, so that the next look would find the same."""
 
@@ -117,16 +125,19 @@ class Doors:
         self._own = [str(path) for path in own]
         self._places: _Places | None = None
 
-    def check(self, spec: Spec, bundle_fd: int, *, own_only: bool = False) -> None:
+    def check(
+        self, spec: Spec, bundle_fd: int, view: View | None = None, *, own_only: bool = False
+    ) -> None:
         """Raise RefusedError for a root or a mount that shows an own path, or a GPU's device.
 
-        `spec` is already stripped: our own mounts of an earlier run lie below these paths.
-        `own_only`: devices are somebody else's to judge.
+        `spec` is already stripped: our own mounts of an earlier run lie below these paths. `view`:
+        how the runtime will see the host, None for as the agent does. `own_only`: devices are
+        somebody else's to judge.
         """
-        table = MountTable.read()
-        places = self._places or _look(self._own, table)
+        own = view if view is not None and not view.foreign else own_view()
+        places = self._places or _look(self._own, own)
         self._places = places if places.complete else None
-        look = _Look(places, table, bundle_fd, own_only=own_only)
+        look = _Look(places, view or own, own, bundle_fd, own_only=own_only)
         root = section(spec, "root").get("path")
         if isinstance(root, str) and root:
             look.judge(root, f"its root is {root!r}, which ", is_root=True)
@@ -139,12 +150,14 @@ class _Look:
     """One look at a spec."""
 
     places: _Places
-    table: MountTable
+    view: View
+    own: View
+    """The agent's own, in which the folders of an overlay may have been named, too."""
     bundle_fd: int
     own_only: bool
 
     def judge_mount(self, mount: Item) -> None:
-        shown, kind = source(mount), mount.get("type")
+        shown, kind = source(mount), mount_type(mount)
         what = f"it mounts {shown!r} at {destination(mount)!r}, which "
         if is_bind(mount):
             # As it is written: the kernel follows a link before it goes up by `..`.
@@ -163,7 +176,7 @@ class _Look:
                 raise _all_devices(what)
         elif kind not in _KERNEL_TYPES:
             raise RefusedError(
-                what + f"is of type {str(kind)[:64]!r}, so that nobody can tell what of the host it"
+                what + f"is of type {kind[:64]!r}, so that nobody can tell what of the host it"
                 " shows",
                 _BIND_REMEDY,
             )
@@ -173,11 +186,25 @@ class _Look:
         see; `what` begins the sentence. `is_root`: engines also make roots of fuse-overlayfs.
         """
         try:
-            real, identity, mount = _found(path, self.bundle_fd, self.table)
+            real, identity, mount = _found(path, self.bundle_fd, self.view)
         except OSError as error:
             raise _unseen(what, error) from error
         if self._leads(real, identity, mount):
             raise RefusedError(what + _LEADS, _LEADS_REMEDY)
+        if identity is not None and mount is None:
+            raise RefusedError(
+                what + "is on a mount that its runtime cannot name, so that nobody can tell what of"
+                " the host it shows",
+                "start the engine where the mounts of its own folders are seen",
+            )
+        for each in self._mounts(real, mount):
+            if self._is_unclear(each) and not (is_root and each is mount):
+                raise RefusedError(
+                    what
+                    + f"shows the overlay at {each.place!r}, whose folders have relative names,"
+                    " so that nobody can tell what of the host it shows",
+                    "mount that overlay with absolute names, or mount the folder itself",
+                )
         if mount is not None and mount.type == _OPAQUE_TYPE and not is_root:
             raise RefusedError(
                 what + "is a mount of fuse-overlayfs, so that nobody can tell what of the host it"
@@ -188,27 +215,54 @@ class _Look:
             return
         if real == _DEV or (identity is not None and identity == self.places.dev):
             raise _all_devices(what)
-        if real.startswith("/dev/nvidia"):
+        inner = mount.inner(real) if mount is not None and mount.type == "devtmpfs" else ""
+        if real.startswith("/dev/nvidia") or inner.startswith("/nvidia"):
             raise RefusedError(what + "is a GPU", "leave it out: vgpu gives what is granted")
 
     def _leads(self, real: str, identity: _Identity | None, mount: HostMount | None) -> bool:
         if self.places.hold(real, identity):
             return True
-        if identity is None or mount is None:
-            return False
-        return self._shows(mount, real) or any(
-            self._shows(each, each.place) for each in self.table.below(real)
+        return any(
+            self._shows(each, real if each is mount else each.place)
+            for each in self._mounts(real, mount)
         )
 
-    def _shows(self, mount: HostMount, real: str) -> bool:
+    def _mounts(self, real: str, mount: HostMount | None) -> list[HostMount]:
+        """Return the mount at a path, and those that come along when it is bound."""
+        return [] if mount is None else [mount, *self.view.table.below(real)]
+
+    def _is_unclear(self, mount: HostMount) -> bool:
+        return mount.device != self.places.system and mount.has_relative_layers()
+
+    def _shows(self, mount: HostMount, real: str, depth: int = _OVERLAY_DEPTH) -> bool:
         """Tell whether a mount of the host shows an own path at or below `real`."""
         if self.places.share(mount.device, mount.inner(real)):
             return True
-        return any(self.places.hold(*_resolved(layer)) for layer in mount.layers(real))
+        return depth > 0 and any(
+            self._layer_leads(layer, view, depth - 1)
+            for layer in mount.layers(real)
+            for view in self._views
+        )
+
+    @cached_property
+    def _views(self) -> tuple[View, ...]:
+        return (self.own, self.view) if self.view.foreign else (self.own,)
+
+    def _layer_leads(self, layer: str, view: View, depth: int) -> bool:
+        try:
+            real, identity, mount = _found(layer, _NO_FOLDER, view)
+        except OSError:
+            return False
+        if self.places.hold(real, identity):
+            return True
+        return mount is not None and self._shows(mount, real, depth)
 
 
-def check_namespaces(spec: Spec) -> None:
-    """Raise RefusedError unless mounts are the container's own and its PIDs are not the host's."""
+def check_namespaces(spec: Spec, bundle_fd: int = _NO_FOLDER, view: View | None = None) -> None:
+    """Raise RefusedError unless mounts are the container's own and its PIDs are not the host's.
+
+    `view`: how the runtime will see the host, None for as the agent does.
+    """
     own_mounts = False
     for namespace in items(section(spec, "linux"), "namespaces"):
         path = namespace.get("path") or ""
@@ -216,7 +270,11 @@ def check_namespaces(spec: Spec) -> None:
             raise SpecError("path of a namespace is not a string")
         if namespace.get("type") == "mount":
             own_mounts = not path
-        elif namespace.get("type") == "pid" and path and _may_be_the_hosts(path):
+        elif (
+            namespace.get("type") == "pid"
+            and path
+            and (_may_be_the_hosts(path) or (view and _is_another(path, bundle_fd, view)))
+        ):
             raise RefusedError(
                 f"it joins the PID namespace {path!r}, which is the host's or cannot be looked at,"
                 " so that its processes cannot be told from others",
@@ -229,17 +287,46 @@ def check_namespaces(spec: Spec) -> None:
         )
 
 
-def check_hooks(spec: Spec) -> None:
+def check_hooks(spec: Spec, view: View | None = None) -> None:
     """Raise RefusedError for a hook whose file runs the NVIDIA toolkit.
 
-    `spec` is already stripped of hooks that say so themselves.
+    `spec` is already stripped of hooks that say so themselves. `view`: how the runtime will see the
+    host, None for as the agent does.
     """
     for stage, hook, path in host_paths(spec):
         refuse_nvidia_file(stage, hook, path, os.path.realpath(path), _script(path))
+        if view is None or not view.foreign:
+            continue
+        with contextlib.suppress(OSError):
+            fd = view.open(path, _NO_FOLDER)
+            try:
+                text = _script(f"/proc/self/fd/{fd}")
+                refuse_nvidia_file(stage, hook, path, view.name(fd), text)
+            finally:
+                os.close(fd)
 
 
-def _look(own: Iterable[str], table: MountTable) -> _Places:
-    found = [(path, *_found(path, _NO_FOLDER, table)) for path in own]
+def check_own_files(paths: Iterable[Path], view: View) -> None:
+    """Raise RefusedError where a runtime finds other files than the agent's own at these paths: it
+    mounts them by name.
+    """
+    if not view.foreign:
+        return
+    for path in paths:
+        try:
+            _, identity, _ = _found(str(path), _NO_FOLDER, view)
+        except OSError:
+            identity = None
+        if identity is None or identity != _identity(str(path)):
+            raise RefusedError(
+                f"its runtime does not see the node agent's {path}",
+                "start the engine where that path is the host's own",
+            )
+
+
+def _look(own: Iterable[str], view: View) -> _Places:
+    found = [(path, *_found(path, _NO_FOLDER, view)) for path in own]
+    top = _found("/", _NO_FOLDER, view)[2]
     paths = {path for path, *_ in found} | {real for _, real, _, _ in found}
     parents = {str(parent) for path in paths for parent in Path(path).parents}
     identities = {identity for _, _, identity, _ in found} | {_identity(path) for path in parents}
@@ -249,13 +336,12 @@ def _look(own: Iterable[str], table: MountTable) -> _Places:
         identities=frozenset(identity for identity in identities if identity is not None),
         parts=frozenset((mount.device, mount.inner(real)) for _, real, _, mount in found if mount),
         dev=_identity(_DEV),
+        system="" if top is None else top.device,
         complete=all(identity is not None for _, _, identity, _ in found),
     )
 
 
-def _found(
-    path: str, bundle_fd: int, table: MountTable
-) -> tuple[str, _Identity | None, HostMount | None]:
+def _found(path: str, bundle_fd: int, view: View) -> tuple[str, _Identity | None, HostMount | None]:
     """Return where `path` leads to, what is there and the mount that shows it; the path as it is
     written when nothing is there.
 
@@ -263,19 +349,14 @@ def _found(
     bundle, as runtimes do. Raises OSError.
     """
     try:
-        fd = open_path(bundle_fd, path)
+        fd = view.open(path, bundle_fd)
     except (FileNotFoundError, NotADirectoryError):
         return normal_path(path) if path.startswith("/") else path, None, None
     try:
         status = os.fstat(fd)
-        real = os.readlink(f"/proc/self/fd/{fd}")
-        return real, (status.st_dev, status.st_ino), table.mount_of(fd)
+        return view.name(fd), (status.st_dev, status.st_ino), view.mount_of(fd)
     finally:
         os.close(fd)
-
-
-def _resolved(path: str) -> tuple[str, _Identity | None]:
-    return os.path.realpath(path), _identity(path)
 
 
 def _unseen(what: str, error: OSError) -> RefusedError:
@@ -305,6 +386,25 @@ def _identity(path: str) -> _Identity | None:
 def _may_be_the_hosts(path: str) -> bool:
     identity = _identity(path)
     return identity is None or identity == _identity(_OWN_PID_NAMESPACE)
+
+
+def _is_another(path: str, bundle_fd: int, view: View) -> bool:
+    """Tell whether a path of a namespace leads elsewhere for the runtime than for the agent."""
+    if not view.foreign:
+        return False
+    # The last link of /proc/1/ns/pid means the same in whoever's /proc that is the same one.
+    folder, _, _ = path.rpartition("/")
+    for of_view, own in ((path, path), (folder, folder)):
+        try:
+            fd = view.open(of_view, bundle_fd)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(fd)
+            return (status.st_dev, status.st_ino) != _identity(own)
+        finally:
+            os.close(fd)
+    return True
 
 
 def _script(path: str) -> str:

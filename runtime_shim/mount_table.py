@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mounts of this mount namespace: what of which file system is seen at a path. Reads only.
+"""The mounts of a mount namespace: what of which file system is seen at a path. Reads only.
 
 One folder may be seen at several places: by a bind, by a second mount of its disk, or through an
 overlay. Names do not tell, and inodes only tell of the top folder.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from runtime_shim.overlay import overlay_folders
 
@@ -37,12 +37,29 @@ class HostMount:
         return _joined(self.root, real[len(self.place.rstrip("/")) :])
 
     def layers(self, real: str) -> list[str]:
-        """Return the host's paths that an overlay shows at `real`; empty for anything else."""
-        if self.type != "overlay":
-            return []
+        """Return the host's paths that an overlay may show at `real`; empty for anything else.
+
+        The kernel keeps the names of its folders as they were given. Relative ones began where the
+        engine was then: at `/`, or above the mount or one of the other folders (Docker, containerd
+        and Podman save room in the options of images with many layers that way).
+        """
+        folders = self._folders()
         inner = self.inner(real)
-        # Engines name folders relative to where they were then; `/` is the only one known.
-        return [_joined("/" + each.lstrip("/"), inner) for each in overlay_folders(self.options)]
+        absolute = [each for each in folders if each.startswith("/")]
+        begins = dict.fromkeys(
+            str(above) for each in (self.place, *absolute) for above in PurePosixPath(each).parents
+        )
+        guessed = [
+            _joined(above, each) for each in folders if each not in absolute for above in begins
+        ]
+        return [_joined(each, inner) for each in (*absolute, *guessed)]
+
+    def has_relative_layers(self) -> bool:
+        """Tell whether it is an overlay of folders of which nobody can tell where they are."""
+        return any(not each.startswith("/") for each in self._folders())
+
+    def _folders(self) -> list[str]:
+        return list(overlay_folders(self.options)) if self.type == "overlay" else []
 
 
 class MountTable:
@@ -64,12 +81,8 @@ class MountTable:
 
     def mount_of(self, fd: int) -> HostMount | None:
         """Return the mount through which a descriptor was opened; None for one of elsewhere."""
-        for line in Path(f"/proc/self/fdinfo/{fd}").read_bytes().splitlines():
-            name, _, value = line.partition(b":")
-            if name == b"mnt_id":
-                found = self._lines.get(value.strip())
-                return None if found is None else _mount(found)
-        return None
+        found = self._lines.get(mount_number(fd))
+        return None if found is None else _mount(found)
 
     def below(self, real: str) -> list[HostMount]:
         """Return the mounts that come along with a folder when it is bound."""
@@ -79,6 +92,17 @@ class MountTable:
             for number, place in self._places.items()
             if _plain(place).startswith(folder) and place != b"/"
         ]
+
+
+def mount_number(fd: int) -> bytes:
+    """Return the number of the mount through which a descriptor was opened; it is the kernel's
+    own, and the same in every mount namespace.
+    """
+    for line in Path(f"/proc/self/fdinfo/{fd}").read_bytes().splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"mnt_id":
+            return value.strip()
+    return b""
 
 
 def _mount(line: bytes) -> HostMount:

@@ -49,13 +49,13 @@ def open_in_root(root_fd: int, path: str, flags: int) -> int:
     return _open(root_fd, path, flags, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
 
 
-def open_path(folder_fd: int, path: str) -> int:
-    """Return an O_PATH descriptor of a path of the host, a relative one below `folder_fd`.
+def open_path(folder_fd: int, path: str, flags: int = os.O_PATH) -> int:
+    """Return a descriptor of a path of the host, a relative one below `folder_fd`.
 
     Links such as /proc/self/fd/3 and /proc/1/root, which mean another file to each process, are not
     followed: ELOOP. Raises OSError; RefusedError on a kernel without openat2.
     """
-    return _open(folder_fd, path, os.O_PATH, _RESOLVE_NO_MAGICLINKS)
+    return _open(folder_fd, path, flags, _RESOLVE_NO_MAGICLINKS)
 
 
 def _open(folder_fd: int, path: str, flags: int, resolve: int) -> int:

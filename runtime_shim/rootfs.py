@@ -14,9 +14,20 @@ from dataclasses import dataclass
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root, path_in_root
-from runtime_shim.spec import Item, Spec, destination, is_bind, section, source, texts, within
+from runtime_shim.spec import (
+    Item,
+    Spec,
+    destination,
+    is_bind,
+    mount_type,
+    section,
+    source,
+    texts,
+    within,
+)
 from runtime_shim.strip import PRELOAD_FILE, VGPU_FOLDER
 from runtime_shim.tree import Tree, is_opaque
+from runtime_shim.view import View, own_view
 
 # Where programs name their loader (PT_INTERP). Source: System V ABI supplements, glibc and musl.
 _GLIBC_LOADERS = (
@@ -73,26 +84,27 @@ class RootfsFacts:
 
 
 def inspect_rootfs(
-    bundle_fd: int, spec: Spec, *, library: bool = True, view_fd: int | None = None
+    bundle_fd: int, spec: Spec, *, library: bool = True, view: View | None = None
 ) -> RootfsFacts:
     """Return the facts of the root that `spec` names, relative to the bundle.
 
-    `view_fd`: the `/` of the mount namespace in which an absolute path of a root is to be read.
+    `view`: how the runtime will see the host, None for as the agent does.
 
     `spec` is already stripped: mounts of an earlier run of ours would be taken for the user's.
     Raises RefusedError when the vgpu library could not work there; `library=False` asks for a
     container that gets none (whole cards), and leaves these checks out.
     """
+    view = view or own_view()
     with (
-        _open_root(bundle_fd, spec, view_fd) as root_fd,
-        contextlib.closing(Tree(root_fd, bundle_fd, spec)) as tree,
+        _open_root(bundle_fd, spec, view) as root_fd,
+        contextlib.closing(Tree(root_fd, bundle_fd, spec, view)) as tree,
     ):
         preload, objection, notes = b"", None, list[str]()
         loader = _loader(tree, strict=library)
         if library:
             _check_dev(tree)
             try:
-                preload, notes = _inspect_preload(bundle_fd, root_fd, tree)
+                preload, notes = _inspect_preload(bundle_fd, root_fd, tree, view)
             except RefusedError as error:
                 objection = error
         return RootfsFacts(
@@ -115,17 +127,14 @@ def merge_preload(library: str, own: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _open_root(bundle_fd: int, spec: Spec, view_fd: int | None) -> Iterator[int]:
+def _open_root(bundle_fd: int, spec: Spec, view: View) -> Iterator[int]:
     path = section(spec, "root").get("path")
     if not isinstance(path, str) or not path or "\0" in path:
         raise RefusedError(
             "config.json names no rootfs", "the engine has to write root.path; see its log"
         )
     try:
-        if view_fd is not None and path.startswith("/"):
-            fd = open_in_root(view_fd, path, os.O_PATH | os.O_DIRECTORY)
-        else:
-            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=bundle_fd)
+        fd = view.open(path, bundle_fd, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
         raise _cannot_read(f"the rootfs {path!r}", error) from error
     try:
@@ -155,7 +164,7 @@ def _loader(tree: Tree, *, strict: bool) -> str:
         covering = tree.covering(real)
         if strict and covering is not None and is_opaque(covering[1]):
             raise RefusedError(
-                f"a mount of type {covering[1].get('type')} covers {covering[0]!r}, so that nobody"
+                f"a mount of type {mount_type(covering[1])} covers {covering[0]!r}, so that nobody"
                 f" can tell which loader is at {path}",
                 "mount it elsewhere",
             )
@@ -200,7 +209,7 @@ def _check_dev(tree: Tree) -> None:
                 "mount it elsewhere: /dev/vgpu belongs to vgpu",
             )
     covering = tree.covering(VGPU_FOLDER)
-    if covering is None or covering[0] != "/dev" or covering[1].get("type") != "tmpfs":
+    if covering is None or covering[0] != "/dev" or mount_type(covering[1]) != "tmpfs":
         what = f"a mount of {source(covering[1])!r}" if covering else "a part of the image"
         raise RefusedError(
             f"its /dev is {what} and not a tmpfs of its own",
@@ -208,7 +217,9 @@ def _check_dev(tree: Tree) -> None:
         )
 
 
-def _inspect_preload(bundle_fd: int, root_fd: int, tree: Tree) -> tuple[bytes, list[str]]:
+def _inspect_preload(
+    bundle_fd: int, root_fd: int, tree: Tree, view: View
+) -> tuple[bytes, list[str]]:
     """Return the container's own ld.so.preload, and notes.
 
     Raises RefusedError where the runtime could not mount ours over it, or where it would not stay.
@@ -227,16 +238,18 @@ def _inspect_preload(bundle_fd: int, root_fd: int, tree: Tree) -> tuple[bytes, l
     own = tree.covering(place)
     if own is not None and own[0] == place:
         # Ours takes its place: the runtime makes the mount point as it would have anyway.
-        return _read_own_mount(bundle_fd, own[1]), ["its own mount of ld.so.preload is merged"]
+        return _read_own_mount(bundle_fd, own[1], view), [
+            "its own mount of ld.so.preload is merged"
+        ]
     if own != covering:
         raise _objection(f"it is a link to {place!r}, which a mount covers")
     if covering is None:
         return _inspect_image(root_fd)
     at, mount = covering
     options = texts(mount, "options")
-    if mount.get("type") == "tmpfs" and "ro" not in options:
+    if mount_type(mount) == "tmpfs" and "ro" not in options:
         return _inspect_image(root_fd) if "tmpcopyup" in options else (b"", [])
-    raise _objection(f"a mount of type {mount.get('type')} covers {at}")
+    raise _objection(f"a mount of type {mount_type(mount)} covers {at}")
 
 
 def _inspect_image(root_fd: int) -> tuple[bytes, list[str]]:
@@ -254,12 +267,12 @@ def _inspect_image(root_fd: int) -> tuple[bytes, list[str]]:
     return _read_preload(root_fd, PRELOAD_FILE, mode), notes
 
 
-def _read_own_mount(bundle_fd: int, mount: Item) -> bytes:
+def _read_own_mount(bundle_fd: int, mount: Item, view: View) -> bytes:
     what = f"the mount of {source(mount)!r} at {destination(mount)!r}"
     if not is_bind(mount):
         raise _objection(f"{what} is not a file")
     try:
-        fd = os.open(source(mount), os.O_PATH | os.O_CLOEXEC, dir_fd=bundle_fd)
+        fd = view.open(source(mount), bundle_fd)
     except OSError as error:
         raise _cannot_read(what, error) from error
     try:

@@ -25,7 +25,8 @@ _CAPABILITY_KEYS = frozenset({"ambient", "bounding", "effective", "inheritable",
 _USER_KEYS = frozenset({"additionalGids"})
 _ROOT_KEYS = frozenset({"path"})
 _MOUNT_KEYS = frozenset({"destination", "options", "source", "type"})
-_LINUX_KEYS = frozenset({"devices", "namespaces", "resources"})
+_LINUX_KEYS = frozenset({"cgroupsPath", "devices", "namespaces", "resources", "uidMappings"})
+_MAPPING_KEYS = frozenset({"containerID", "hostID", "size"})
 _RESOURCE_KEYS = frozenset({"devices"})
 _NODE_KEYS = frozenset({"fileMode", "gid", "major", "minor", "path", "type", "uid"})
 _RULE_KEYS = frozenset({"access", "allow", "major", "minor", "type"})
@@ -133,6 +134,7 @@ def check_keys(spec: Spec) -> None:
     _check_case(_ROOT_KEYS, section(spec, "root"))
     _check_case(_MOUNT_KEYS, *items(spec, "mounts"))
     _check_case(_LINUX_KEYS, linux)
+    _check_case(_MAPPING_KEYS, *items(linux, "uidMappings"))
     _check_case(_RESOURCE_KEYS, resources)
     _check_case(_NODE_KEYS, *items(linux, "devices"))
     _check_case(_RULE_KEYS, *items(resources, "devices"))
@@ -241,9 +243,14 @@ def source(mount: Mapping[str, Any]) -> str:
     return normal_path(text) if is_bind(mount) and text.startswith("/") else text
 
 
+def mount_type(mount: Mapping[str, Any]) -> str:
+    """Return the file system that a mount is of; empty where it says none. Raises SpecError."""
+    return _text(mount, "type")
+
+
 def is_bind(mount: Mapping[str, Any]) -> bool:
     """Tell whether a mount shows a part of the host's file system."""
-    if mount.get("type") == "bind":
+    if mount_type(mount) == "bind":
         return True
     options = texts(mount, "options")
     return "bind" in options or "rbind" in options
@@ -256,7 +263,7 @@ def host_path(mount: Mapping[str, Any]) -> str | None:
     """
     if is_bind(mount):
         return source(mount)
-    return "/dev" if mount.get("type") == "devtmpfs" else None
+    return "/dev" if mount_type(mount) == "devtmpfs" else None
 
 
 def normal_path(path: str) -> str:

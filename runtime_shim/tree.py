@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root
-from runtime_shim.spec import Item, Spec, destination, is_bind, mounts, source, texts
+from runtime_shim.spec import Item, Spec, destination, is_bind, mount_type, mounts, source, texts
+from runtime_shim.view import View
 
 # As many as the kernel follows. Source: path_resolution(7).
 _MAX_LINKS = 40
@@ -28,10 +29,11 @@ _ABSENT = ""
 class Tree:
     """A root and the mounts over it. `close` it after use."""
 
-    def __init__(self, root_fd: int, bundle_fd: int, spec: Spec) -> None:
-        """Borrow the descriptors; sources that are relative are so to the bundle."""
+    def __init__(self, root_fd: int, bundle_fd: int, spec: Spec, view: View) -> None:
+        """Borrow the descriptors; sources are paths of `view`, relative ones from the bundle."""
         self._root_fd = root_fd
         self._bundle_fd = bundle_fd
+        self._view = view
         self._looks: dict[str, str | None] = {}
         self._sources: dict[str, int | None] = {}
         self.mounts: list[tuple[str, Item]] = []
@@ -133,21 +135,20 @@ class Tree:
         rest = real[len(place) :].lstrip("/")
         if is_bind(mount):
             return self._source(mount), rest
-        if mount.get("type") == "tmpfs" and "tmpcopyup" in texts(mount, "options"):
+        if mount_type(mount) == "tmpfs" and "tmpcopyup" in texts(mount, "options"):
             return self._root_fd, real.lstrip("/")
         return None, rest
 
     def _source(self, mount: Item) -> int | None:
         path = source(mount)
         if path not in self._sources:
-            flags = os.O_PATH | os.O_CLOEXEC
             try:
-                self._sources[path] = os.open(path, flags, dir_fd=self._bundle_fd)
-            except (OSError, ValueError):
+                self._sources[path] = self._view.open(path, self._bundle_fd)
+            except OSError:
                 self._sources[path] = None
         return self._sources[path]
 
 
 def is_opaque(mount: Item) -> bool:
     """Tell whether a mount shows files that cannot be looked at before it is made."""
-    return not is_bind(mount) and mount.get("type") not in _EMPTY_TYPES
+    return not is_bind(mount) and mount_type(mount) not in _EMPTY_TYPES

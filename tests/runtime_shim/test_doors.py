@@ -13,9 +13,11 @@ import pytest
 
 from runtime_shim.config import Config, Paths
 from runtime_shim.create import own_paths
-from runtime_shim.doors import Doors, check_namespaces
+from runtime_shim.doors import Doors, check_hooks, check_namespaces, check_own_files
 from runtime_shim.errors import RefusedError
 from runtime_shim.spec import Spec, SpecError
+from runtime_shim.view import View, view_of
+from tests.runtime_shim.elsewhere import process, view_with
 from tests.runtime_shim.specs import bind, plain_spec
 
 
@@ -41,15 +43,15 @@ def check_mount(host: Path, kind: str | None, source: str, *options: str) -> Non
     check_spec(host, plain_spec(mounts=[mount]))
 
 
-def check_spec(host: Path, spec: Spec) -> None:
+def check_spec(host: Path, spec: Spec, view: View | None = None, *, bundle: str = "bundle") -> None:
     own = ("run/vgpu", "run/vgpu/containers", "state/agent", "lib/vgpu/current", "run/cache.sock")
-    look(Doors([host / path for path in own]), spec, host / "bundle")
+    look(Doors([host / path for path in own]), spec, host / bundle, view)
 
 
-def look(doors: Doors, spec: Spec, bundle: Path = Path("/")) -> None:
+def look(doors: Doors, spec: Spec, bundle: Path = Path("/"), view: View | None = None) -> None:
     fd = os.open(bundle, os.O_PATH | os.O_DIRECTORY)
     try:
-        doors.check(spec, fd)
+        doors.check(spec, fd, view)
     finally:
         os.close(fd)
 
@@ -344,6 +346,197 @@ def test_so_is_any_part_of_another_mount_of_the_disk(
     check(host, "home/volume/home/user")
 
 
+@pytest.mark.parametrize(
+    ("begin", "folders", "message"),
+    [
+        ("run", "vgpu:../bundle", r"shows the overlay at '.*/volume', whose folders"),
+        (".", "home/user:bundle", r"shows the overlay at '.*/volume', whose folders"),
+        (".", "run/vgpu:bundle", "leads to the files"),
+    ],
+)
+def test_so_is_an_overlay_of_relative_folders(
+    host: Path, volume_folder: Path, begin: str, folders: str, message: str
+) -> None:
+    """Podman volume create --opt type=overlay --opt o=lowerdir=vgpu:…, from /run."""
+    words = ["-t", "overlay", "overlay", "-o", f"lowerdir={folders}", str(volume_folder)]
+    subprocess.run(["mount", *words], check=True, cwd=host / begin)
+    try:
+        for source in ("home/volume", "home"):
+            with pytest.raises(RefusedError, match=message):
+                check(host, source)
+    finally:
+        subprocess.run(["umount", volume_folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("folders", "refused"), [("run/vgpu:bundle", True), ("home/user:bundle", False)]
+)
+def test_a_root_of_relative_folders_is_an_engines_and_looked_at(
+    host: Path, needs_root: None, folders: str, refused: bool
+) -> None:
+    """Engines name the layers of a root so where their names would be too long."""
+    (host / "images/one").mkdir(parents=True)
+    words = ["-t", "overlay", "overlay", "-o", f"lowerdir={folders}", "images/one"]
+    subprocess.run(["mount", *words], check=True, cwd=host)
+    spec = plain_spec()
+    spec["root"]["path"] = str(host / "images/one")
+    try:
+        if refused:
+            with pytest.raises(RefusedError, match="its root is '.*', which leads to the files"):
+                check_spec(host, spec)
+        else:
+            check_spec(host, spec)
+    finally:
+        subprocess.run(["umount", host / "images/one"], check=True)
+
+
+def test_so_is_an_overlay_of_another_mount_of_the_folder(
+    host: Path, mounted: Callable[..., None]
+) -> None:
+    """Of a layer, too, names alone do not tell."""
+    (host / "home/disk").mkdir()
+    (host / "run/vgpu/containers/1").mkdir()
+    subprocess.run(["mount", "--bind", host, host / "home/disk"], check=True)
+    try:
+        layer = host / "home/disk/run/vgpu/containers/1"
+        mounted("-t", "overlay", "overlay", "-o", f"lowerdir={layer}:{host}/bundle")
+        with pytest.raises(RefusedError, match="leads to the files"):
+            check(host, "home/volume")
+    finally:
+        subprocess.run(["umount", host / "home/disk"], check=True)
+
+
+def check_elsewhere(host: Path, source: str, view: View | None = None) -> None:
+    check_spec(host, plain_spec(mounts=[bind(f"{host}/{source}", "/x")]), view)
+
+
+@pytest.fixture
+def volume_folder(host: Path, needs_root: None) -> Path:
+    """Return a folder with nothing in it, over which a process may mount something."""
+    (host / "home/volume").mkdir()
+    return host / "home/volume"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mount --bind {host}/run {host}/home/volume",
+        "mount --bind {host}/run/vgpu/containers {host}/home/volume",
+        "mount --bind {host} {host}/home/volume",
+        "mount -t overlay o -o lowerdir={host}/run:{host}/bundle {host}/home/volume",
+        "mount --bind {host}/run {host}/home/user && rmdir {host}/home/volume"
+        " && ln -s user {host}/home/volume",
+        "mount --bind {host}/run {host}/home/user && mount -t overlay o"
+        " -o lowerdir={host}/home/user:{host}/bundle {host}/home/volume",
+    ],
+)
+def test_what_the_runtime_sees_counts_where_it_has_mounts_of_its_own(
+    host: Path, volume_folder: Path, command: str
+) -> None:
+    """Buildah binds each volume of a build in a mount namespace of its own."""
+    check_elsewhere(host, "home/volume")  # nothing is there for the agent
+
+    with view_with(command.format(host=host)) as view:
+        assert view.foreign
+        for source in ("home/volume", "home"):
+            with pytest.raises(RefusedError, match="leads to the files"):
+                check_elsewhere(host, source, view)
+        check_elsewhere(host, "bundle", view)
+
+
+def test_a_relative_source_is_one_of_the_runtime_s_too(host: Path, volume_folder: Path) -> None:
+    spec = plain_spec(mounts=[bind("../home/volume", "/x")])
+
+    with view_with(f"mount --bind {host}/run {volume_folder}") as view:
+        with pytest.raises(RefusedError, match="leads to the files"):
+            check_spec(host, spec, view)
+        check_spec(host, plain_spec(mounts=[bind("../home/user", "/x")]), view)
+
+
+def test_a_bundle_that_the_runtime_does_not_see_is_refused(host: Path, needs_root: None) -> None:
+    (host / "bundle/data").mkdir()
+
+    with (
+        view_with(f"mount -t tmpfs none {host}/bundle") as view,
+        pytest.raises(RefusedError, match="its bundle is at '.*', where the runtime does not find"),
+    ):
+        check_spec(host, plain_spec(mounts=[bind("data", "/x")]), view)
+
+
+@pytest.mark.parametrize("own_mounts", [True, False])
+def test_a_runtime_in_a_chroot_is_followed_there(
+    host: Path, volume_folder: Path, own_mounts: bool
+) -> None:
+    """`/volume` is a folder of its own root; `/link` is a link in it."""
+    (host / "home/link").symlink_to("/volume/vgpu")
+    bind_root = f"mount --bind {host}/home {host}/home"
+    bind_run = f"mount --bind {host}/run {volume_folder}"
+    spec, fine = (plain_spec(mounts=[bind(path, "/x")]) for path in ("/link", "/user"))
+
+    try:
+        with view_with(bind_root, bind_run, root=host / "home", own_mounts=own_mounts) as view:
+            assert view.foreign
+            with pytest.raises(RefusedError, match="leads to the files"):
+                check_spec(host, spec, view, bundle="home/user")
+            check_spec(host, fine, view, bundle="home/user")
+    finally:
+        if not own_mounts:
+            subprocess.run(["umount", "--recursive", host / "home"], check=True)
+
+
+def test_mounts_that_have_no_name_for_the_runtime_are_refused(host: Path, needs_root: None) -> None:
+    """The kernel does not say what is mounted above a root that is no mount itself."""
+    with (
+        view_with(root=host / "home") as view,
+        pytest.raises(RefusedError, match="is on a mount that its runtime cannot name"),
+    ):
+        check_spec(host, plain_spec(mounts=[bind("/user", "/x")]), view, bundle="home/user")
+
+
+def test_the_view_of_a_runtime_that_has_ended_is_refused(needs_root: None) -> None:
+    with process(own_mounts=False) as running:
+        pidfd = os.pidfd_open(running.pid)
+    try:
+        with pytest.raises(RefusedError, match="cannot see the host as its engine"), view_of(pidfd):
+            pass
+    finally:
+        os.close(pidfd)
+
+
+def test_a_runtime_beside_the_agent_sees_what_the_agent_sees() -> None:
+    with view_with(own_mounts=False) as view:
+        assert not view.foreign
+
+
+def test_files_of_ours_that_the_runtime_finds_elsewhere_are_refused(
+    host: Path, needs_root: None
+) -> None:
+    ours = (host / "run/vgpu/containers", host / "lib/vgpu/1.0")
+
+    with view_with(f"mount -t tmpfs none {host}/bundle") as view:
+        check_own_files(ours, view)
+    for command in (f"mount -t tmpfs none {ours[0]}", f"mount --bind {host}/home {host}/lib"):
+        with (
+            view_with(command) as view,
+            pytest.raises(RefusedError, match="its runtime does not see the node agent's"),
+        ):
+            check_own_files(ours, view)
+
+
+def test_a_hook_is_the_file_that_the_runtime_runs(host: Path, needs_root: None) -> None:
+    (host / "home/hook").write_text("#!/bin/sh\n")
+    (host / "home/evil").write_text("#!/bin/sh\nnvidia-ctk hook\n")
+    spec = plain_spec()
+    spec["hooks"] = {"prestart": [{"path": f"{host}/home/hook"}]}
+    check_hooks(spec)
+
+    with (
+        view_with(f"mount --bind {host}/home/evil {host}/home/hook") as view,
+        pytest.raises(RefusedError, match="which names nvidia-ctk"),
+    ):
+        check_hooks(spec, view)
+
+
 def namespaces(*given: dict[str, Any]) -> dict[str, Any]:
     spec = plain_spec()
     spec["linux"]["namespaces"] = list(given)
@@ -371,6 +564,29 @@ def test_a_foreign_namespace_is_refused(given: list[dict[str, Any]], message: st
 @pytest.mark.parametrize("path", ["", None, "/proc/self/ns/uts"])
 def test_own_namespaces_and_those_of_other_containers_are_fine(path: str | None) -> None:
     check_namespaces(namespaces({"type": "pid", "path": path}, {"type": "mount", "path": ""}))
+
+
+def test_a_namespace_is_the_one_that_the_runtime_joins(host: Path, needs_root: None) -> None:
+    place = host / "home/pid"
+    place.touch()
+    by_name, by_number = (
+        namespaces({"type": "pid", "path": path}, {"type": "mount"})
+        for path in (str(place), f"/proc/{os.getpid()}/ns/uts")
+    )
+    check_namespaces(by_name)
+
+    with (
+        view_with(f"mount --bind /proc/self/ns/pid {place}") as view,
+        pytest.raises(RefusedError, match="joins the PID namespace"),
+    ):
+        check_namespaces(by_name, view=view)
+    with view_with(f"mount -t tmpfs none {host}/home") as view:
+        check_namespaces(by_number, view=view)
+    with (
+        view_with("mount -t tmpfs none /proc", f"mkdir -p /proc/{os.getpid()}/ns") as view,
+        pytest.raises(RefusedError, match="joins the PID namespace"),
+    ):
+        check_namespaces(by_number, view=view)
 
 
 def test_a_path_that_is_none_is_refused() -> None:

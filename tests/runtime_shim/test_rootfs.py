@@ -17,6 +17,8 @@ from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root, path_in_root
 from runtime_shim.rootfs import RootfsFacts, inspect_rootfs, merge_preload
 from runtime_shim.spec import Spec
+from runtime_shim.view import View
+from tests.runtime_shim.elsewhere import view_with
 from tests.runtime_shim.specs import bind, plain_spec
 
 LOADER = "lib64/ld-linux-x86-64.so.2"
@@ -47,10 +49,12 @@ def put_loader(
     (root / folder / "ld-linux-x86-64.so.2").write_bytes(text)
 
 
-def inspect(root: Path, spec: Spec | None = None, *, library: bool = True) -> RootfsFacts:
+def inspect(
+    root: Path, spec: Spec | None = None, *, library: bool = True, view: View | None = None
+) -> RootfsFacts:
     fd = os.open(root.parent, os.O_PATH | os.O_DIRECTORY)
     try:
-        return inspect_rootfs(fd, spec or plain_spec(), library=library)
+        return inspect_rootfs(fd, spec or plain_spec(), library=library, view=view)
     finally:
         os.close(fd)
 
@@ -215,6 +219,28 @@ def test_a_loader_in_a_volume_is_looked_at(
 
     (volume / "ld-linux-x86-64.so.2").write_bytes(b"\x7fELF /etc/ld.so.preload")
     assert inspect(root, spec).loader == f"/{LOADER}"
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_volume_and_a_root_are_those_that_the_runtime_sees(
+    root: Path, tmp_path: Path, needs_root: None, relative: bool
+) -> None:
+    put_loader(tmp_path, b"a loader of somebody else", folder=".")
+    (tmp_path / "volume").mkdir()
+    put_loader(tmp_path, folder="volume")
+    source = "../volume" if relative else f"{tmp_path}/volume"
+    spec = plain_spec(mounts=[bind(source, "/lib64")])
+    of_root = plain_spec()
+    of_root["root"]["path"] = "rootfs" if relative else str(root)
+
+    with view_with(
+        f"mount --bind {tmp_path} {tmp_path}/volume", f"mount -t tmpfs none {root}/usr/lib64"
+    ) as view:
+        assert inspect(root, spec).loader == f"/{LOADER}"
+        with pytest.raises(RefusedError, match="another loader"):
+            inspect(root, spec, view=view)
+        assert inspect(root, of_root).loader == f"/{LOADER}"
+        assert inspect(root, of_root, view=view).loader == ""
 
 
 def test_a_single_file_over_the_loader_is_looked_at(root: Path, volume: Path) -> None:
