@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that only podman has."""
 
-import os
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +9,11 @@ import pytest
 
 from tests.engines.conftest import Bed, eventually
 from tests.node.conftest import slice_env, totals
-from tests.testbed.engines.base import EngineFailedError
+from tests.testbed.engines.base import IMAGE, EngineFailedError
 from tests.testbed.engines.matrix import CANDIDATES
 from tests.testbed.engines.podman import Podman
-from tests.testbed.node import GIB
+from tests.testbed.finished import Finished
+from tests.testbed.node import GIB, card_nodes_in_dev
 
 PODMANS = [candidate for candidate in CANDIDATES if candidate.make is Podman]
 
@@ -54,17 +53,9 @@ def test_an_overlay_of_another_folder_starts(
 
 @pytest.fixture
 def host_nodes(bed: Bed) -> Iterator[None]:
-    """Put the simulated cards' nodes where a driver has them: runc binds those of the host."""
-    made = []
-    for source in (bed.node.directory / "driver/dev").iterdir():
-        target = Path("/dev") / source.name
-        if not target.exists():
-            os.mknod(target, stat.S_IFCHR, source.stat().st_rdev)
-            target.chmod(0o666)
-            made.append(target)
-    yield
-    for target in made:
-        target.unlink()
+    """Put the simulated cards' nodes where a driver has them."""
+    with card_nodes_in_dev(bed.node):
+        yield
 
 
 @pytest.fixture
@@ -94,3 +85,35 @@ def test_a_container_without_a_slice_in_a_user_namespace(bed: Bed) -> None:
     podman_of(bed).start("one", env={"NVIDIA_VISIBLE_DEVICES": "all"}, options=MAPPING)
 
     assert "nvidia" not in bed.engine.exec("one", "ls", "/dev")
+
+
+@pytest.mark.parametrize("words", ["VGPU_MEMORY=2Gi VGPU_CORES=25", "NVIDIA_VISIBLE_DEVICES=all"])
+@pytest.mark.parametrize("shown", ["run_dir", "state_dir"])
+def test_a_build_does_not_see_our_folders(bed: Bed, tmp_path: Path, words: str, shown: str) -> None:
+    """Buildah binds volumes in a mount namespace of its own, where it starts the runtime, too."""
+    volume = f"--volume={getattr(bed.node, shown)}:/x"
+
+    done = build(bed, tmp_path, words, "ls /x", volume)
+
+    assert done.status != 0
+    assert "which leads to the files that hold containers" in done.stderr
+    assert bed.node.claim_states() == {}
+
+
+def test_a_build_that_mounts_another_folder_runs(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/model").write_text("weights")
+    volume = f"--volume={tmp_path}/data:/data"
+
+    done = build(bed, tmp_path, "NVIDIA_VISIBLE_DEVICES=all", "cat /data/model; ls /dev", volume)
+
+    assert done.status == 0, done.stderr
+    assert "weights" in done.stdout
+    assert "nvidia" not in done.stdout
+
+
+def build(bed: Bed, folder: Path, env: str, command: str, *options: str) -> Finished:
+    """Build an image whose one step runs by our runtime, with the variables of a Dockerfile."""
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nENV {env}\nRUN {command}\n")
+    words = ("build", "--isolation=oci", "--no-cache", "--network=none", *options)
+    return podman_of(bed).finish(*words, str(folder))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
-from tests.testbed.node import GIB, Node, wait_until
+from tests.testbed.node import GIB, Node, card_nodes_in_dev, wait_until
 from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError
 from tests.testbed.rootfs import build_rootfs
 
@@ -285,20 +285,9 @@ def test_user_1000_works(runtime: OciRuntime, make_bundle: MakeBundle) -> None:
 
 @pytest.fixture
 def host_nodes(node: Node) -> Iterator[None]:
-    """Put the simulated cards' nodes where a driver has them.
-
-    With a user namespace runc cannot make nodes and binds those of the host's /dev.
-    """
-    made = []
-    for source in (node.directory / "driver/dev").iterdir():
-        target = Path("/dev") / source.name
-        if not target.exists():
-            os.mknod(target, stat.S_IFCHR, source.stat().st_rdev)
-            target.chmod(0o666)
-            made.append(target)
-    yield
-    for target in made:
-        target.unlink()
+    """Put the simulated cards' nodes where a driver has them."""
+    with card_nodes_in_dev(node):
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -342,6 +342,22 @@ class Node:
         mounted = [line.split()[4] for line in lines]
         for target in sorted((m for m in mounted if m.startswith(prefix)), reverse=True):
             subprocess.run(["umount", "-l", target], check=False, capture_output=True)
+
+
+@contextmanager
+def card_nodes_in_dev(node: Node) -> Iterator[None]:
+    """Put the simulated cards' nodes where a driver has them.
+
+    With a user namespace runtimes cannot make nodes and bind those of the host's /dev.
+    """
+    with ExitStack() as stack:
+        for source in (node.directory / "driver/dev").iterdir():
+            target = Path("/dev") / source.name
+            if not target.exists():
+                os.mknod(target, stat.S_IFCHR, source.stat().st_rdev)
+                stack.callback(target.unlink)
+                target.chmod(0o666)
+        yield
 
 
 def probe(output: str) -> dict[str, Any]:
