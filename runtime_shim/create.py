@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +77,10 @@ CONTAINER_LIBRARY = "/dev/vgpu/libvgpu.so"
 CONTAINER_LIMITS = "/dev/vgpu/limits"
 CONTAINER_USAGE = "/dev/vgpu/usage"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+# Source: docs/configuration.md, scheduler-cache.toml.
+_CACHE_CONFIG = DEFAULT_PATH.with_name("scheduler-cache.toml")
+_CACHE_STATE = Path("/var/lib/vgpu/cache")
 
 
 # What an answer takes once the cache has failed.
@@ -742,7 +747,7 @@ def _library_folders(config: Config) -> tuple[str, ...]:
     return (str(paths.library.parent.parent), *map(str, copies))
 
 
-def own_paths(config: Config) -> list[Path]:
+def own_paths(config: Config, cache_config: Path = _CACHE_CONFIG) -> list[Path]:
     """Return where everything is that holds containers to their slices, and the sockets.
 
     Who writes the node's configuration, or the programs that go by it, writes every limit, too.
@@ -752,7 +757,7 @@ def own_paths(config: Config) -> list[Path]:
         paths.run_dir,
         paths.run_dir / "containers",
         paths.state_dir,
-        paths.state_dir.parent / "cache",  # where the cache's own default state is
+        _cache_state(cache_config),
         paths.library.parent,
         paths.socket,
         DEFAULT_PATH.parent,  # the launcher reads its own file there, whatever the agent's is
@@ -764,6 +769,18 @@ def own_paths(config: Config) -> list[Path]:
     if scheme == "unix" and address.startswith("/"):
         own.append(Path(address))
     return own
+
+
+def _cache_state(cache_config: Path) -> Path:
+    """Return where this host's scheduler cache keeps its claims, whether there is one or not.
+
+    Its own file says so, or nothing does; what only its command line says, nobody else knows.
+    """
+    try:
+        named = tomllib.loads(cache_config.read_text()).get("state_dir")
+    except (OSError, ValueError):  # the cache itself does not start with such a file
+        named = None
+    return Path(named) if isinstance(named, str) and named.startswith("/") else _CACHE_STATE
 
 
 def _programs(library: Path) -> list[Path]:

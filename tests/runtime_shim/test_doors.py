@@ -129,6 +129,29 @@ def test_so_are_the_configuration_and_the_programs_that_go_by_it(host: Path) -> 
         mount(source)
 
 
+@pytest.mark.parametrize(
+    ("text", "guarded"),
+    [
+        (None, "/var/lib/vgpu/cache"),
+        ('state_dir = "{host}/home/cache"', "{host}/home/cache"),
+        ('state_dir = "{host}/home/cache', "/var/lib/vgpu/cache"),
+        ("state_dir = 7", "/var/lib/vgpu/cache"),
+    ],
+)
+def test_so_is_the_cache_s_state_where_its_own_file_has_it(
+    host: Path, text: str | None, guarded: str
+) -> None:
+    """And not what lies beside the agent's, which may have been moved by itself."""
+    file = host / "scheduler-cache.toml"
+    if text is not None:
+        file.write_text(text.format(host=host))
+    doors = Doors(own_paths(Config(paths=Paths(state_dir=host / "state/agent")), file))
+
+    with pytest.raises(RefusedError, match="leads to the files"):
+        look(doors, plain_spec(mounts=[bind(guarded.format(host=host) + "/state.db", "/x")]))
+    look(doors, plain_spec(mounts=[bind(f"{host}/state/cache", "/x")]))
+
+
 def test_so_is_the_launchers_own_file_that_is_made_for_the_mount(host: Path) -> None:
     (host / "bin").mkdir()
     (host / "bin/vgpu-container-runtime").touch()
