@@ -8,6 +8,7 @@ by their names. Every other hook stays: engines need theirs, for networks above 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -56,7 +57,7 @@ def host_paths(spec: Spec) -> Iterator[tuple[str, Item, str]]:
     for stage in hooks.keys() - {_IN_CONTAINER}:
         for hook in items(hooks, stage):
             for word in _words(hook):
-                if word.startswith("/") and "\0" not in word:
+                if word.startswith("/") and _may_be_a_file(word):
                     yield stage, hook, word
 
 
@@ -69,6 +70,13 @@ def refuse_nvidia_file(stage: str, hook: Item, path: str, real: str, text: str) 
         raise _refusal(stage, hook, f"leads to {real}")
     if found := _NAMES_PROGRAM.search(text):
         raise _refusal(stage, hook, f"runs {path}, which names {found[0]}")
+
+
+def _may_be_a_file(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # JSON can write what no file's name can be
+        return False
 
 
 def _words(hook: Item) -> list[str]:

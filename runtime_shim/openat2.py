@@ -63,7 +63,10 @@ def _open(folder_fd: int, path: str, flags: int, resolve: int) -> int:
         flags=flags | os.O_CLOEXEC | (0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY),
         resolve=resolve,
     )
-    name = os.fsencode(path)
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:  # JSON can write what no file's name can be
+        name = b"\0"
     if b"\0" in name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     for _ in range(_TRIES):
