@@ -52,9 +52,19 @@ def guarded(rules: Rules, condition: str, of: str = "object") -> str:
     return f"(({_everywhere(rules)} || {chooses_nodes(of)}) && ({condition}))"
 
 
-def guarded_anywhere(rules: Rules, condition: str) -> str:
-    """Whether a condition holds where all pods of other systems are ours."""
-    return condition if rules.scope == CLUSTER else f"({_everywhere(rules)} && ({condition}))"
+def guarded_binding(rules: Rules, condition: str, suspect: str) -> str:
+    """Whether a condition holds about a Binding whose pod may be ours in another system's dialect.
+
+    No expression sees the pod. `suspect`: when the pod is taken for ours although others are not.
+    """
+    if rules.scope == CLUSTER:
+        return condition
+    return f"(({_everywhere(rules)} || {suspect}) && ({condition}))"
+
+
+def without_uid() -> str:
+    """Whether a Binding names no pod for certain."""
+    return "!has(object.metadata.uid) || object.metadata.uid == ''"
 
 
 def chooses_nodes(of: str = "object") -> str:

@@ -123,14 +123,14 @@ def policies(rules: Rules, prefix: str = "vgpu") -> list[Json]:
             [("not-vgpu", f"!({us})")],
             [
                 (f"!({cel.annotated(own)})", "an annotation is written by vgpu alone"),
-                # No expression sees the pod. A scheduler may repeat its annotations; whether it
-                # changes one, the webhook sees.
+                # A scheduler may repeat the pod's annotations; whether it changes one, the webhook
+                # sees. In the scope of nodes it also sees whether a pod with that uid is ours.
                 (
-                    f"{known} || !({cel.guarded_anywhere(rules, decided)})",
+                    f"{known} || !({cel.guarded_binding(rules, decided, cel.without_uid())})",
                     "an annotation or a label is written by a scheduler alone",
                 ),
                 (
-                    f"{known} || !(({_asking_anew(rules)}) || "
+                    f"{known} || !(({_asking_anew(rules, cel.without_uid())}) || "
                     f"({cel.annotated([CONTAINER_UUIDS])}) || ({cel.asks_an_engine()}))",
                     "an annotation may change what the pod asked for; if a scheduler repeats the "
                     "pod's own, name its user in kubernetes.admission.join_users",
@@ -165,11 +165,12 @@ def _unasked(rules: Rules) -> list[str]:
     ]
 
 
-def _asking_anew(rules: Rules) -> str:
-    """Whether a Binding would change what its pod asked for; whose pod it is, it does not say."""
+def _asking_anew(rules: Rules, suspect: str) -> str:
+    """Whether a Binding may change what its pod asked for; `suspect` as in `guarded_binding`."""
     foreign = rules.foreign_request_annotations
     own = [name for name in rules.request_annotations if name not in foreign]
-    return f"({cel.annotated(own)}) || ({cel.guarded_anywhere(rules, cel.annotated(foreign))})"
+    theirs = cel.guarded_binding(rules, cel.annotated(foreign), suspect)
+    return f"({cel.annotated(own)}) || ({theirs})"
 
 
 def _mutating(rules: Rules, site: Site) -> list[Json]:
@@ -188,14 +189,15 @@ def _validating(rules: Rules, site: Site) -> list[Json]:
         cel.looking_in(),
         f"has(request.subResource) && request.subResource == 'resize' && ({cel.asks(rules)})",
     )
+    # In the scope of nodes, a scheduler that is named binds its own pods without us.
+    stranger = f"!({cel.by([rules.user, *sorted(rules.join_users)])})"
+    decided = (
+        f"({cel.annotated(rules.foreign_annotations)}) || ({cel.labelled(rules.foreign_labels)})"
+    )
     binding = _any(
         cel.annotated(OWN_ANNOTATIONS),
-        cel.guarded_anywhere(
-            rules,
-            f"({cel.annotated(rules.foreign_annotations)}) || "
-            f"({cel.labelled(rules.foreign_labels)})",
-        ),
-        _asking_anew(rules),
+        cel.guarded_binding(rules, decided, stranger),
+        _asking_anew(rules, stranger),
         cel.asks_an_engine(),
     )
     node = _any(cel.node_described(), cel.node_managed())

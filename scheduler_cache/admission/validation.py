@@ -24,7 +24,6 @@ from scheduler_cache.admission.reach import cdi_annotations, check_host_paths, c
 from scheduler_cache.admission.request import asked_of, pod_seen
 from scheduler_cache.admission.review import ALLOWED, DeniedError, Json, Review, Verdict
 from scheduler_cache.admission.rules import (
-    CLUSTER,
     NODE_ANNOTATIONS,
     NODE_LABELS,
     NODES_GROUP,
@@ -133,8 +132,8 @@ def _bound(review: Review, rules: Rules, pod: Json) -> None:
     """
     uid = metadata_of(review.new).get("uid")
     same = bool(uid) and uid == metadata_of(pod).get("uid")
-    # Of a pod that was not read, the scope of nodes cannot say that it is ours.
-    guarded = rules.scope == CLUSTER or (same and _guarded(pod, rules))
+    # A pod that is not known for certain may be ours: the scope of nodes cannot say that it is not.
+    guarded = not same or _guarded(pod, rules)
     carried = texts_of(pod, "annotations") if same else {}
     for name, text in texts_of(review.new, "annotations").items():
         if carried.get(name) == text:
@@ -142,7 +141,10 @@ def _bound(review: Review, rules: Rules, pod: Json) -> None:
         _check_writer(review, rules, name, guarded)
         asks = rules.asking(name) and (guarded or name not in rules.foreign_request_annotations)
         if asks or cdi_annotations([name]):
-            raise DeniedError(f"{name!a} on a Binding would change what the pod asked for")
+            raise DeniedError(
+                f"{name!a} on a Binding would change what the pod asked for; a Binding that repeats "
+                "what its pod carries names the pod's uid"
+            )
     carried = texts_of(pod, "labels") if same else {}
     for name, text in texts_of(review.new, "labels").items():
         if carried.get(name) != text:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,56 @@ async def repeated(world: Cluster, us: KubeClient) -> None:
         await joined.create(f"{PODS}/repeated/binding", bind)
         bound = await us.get(f"{PODS}/repeated")
         assert bound["metadata"]["annotations"].items() >= written.items()
+
+
+@pytest.mark.parametrize("by", ["webhooks", "policies"])
+async def test_a_binding_in_the_scope_of_nodes_is_judged_with_and_without_a_uid(
+    world: Cluster, by: str
+) -> None:
+    """Of a pod with a uid, the webhook alone can say whether it is ours."""
+    world.admission = replace(world.admission, dialect_scope="nodes")
+    selector = {"nodeSelector": {"vgpu.dev/dialect": "hami"}}
+    written: list[dict[str, Any]] = [
+        {"annotations": {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,0:;"}},
+        {"annotations": {"gpu-fraction": "0.9"}},
+        {"labels": {"runai-gpu-group": "g"}},
+    ]
+
+    async def bind(client: KubeClient, pod: dict[str, Any], metadata: dict[str, Any]) -> str:
+        name = pod["metadata"]["name"]
+        source = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, **metadata},
+            "target": {"kind": "Node", "name": "nowhere"},
+        }
+        try:
+            await client.create(f"{PODS}/{name}/binding", source)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    async def check() -> None:
+        async with world.client(ALICE) as alice, world.client(JOINED) as joined:
+            ours = await alice.create(PODS, gpu_pod("ours", {"cpu": "1"}, **selector))
+            uid = {"uid": ours["metadata"]["uid"]}
+            for each in written:
+                assert "vgpu" in await bind(alice, ours, each), each
+                if by == "webhooks":
+                    assert "webhook" in await bind(alice, ours, {**uid, **each}), each
+                theirs = await alice.create(PODS, gpu_pod("theirs", {"cpu": "1"}))
+                assert "vgpu" in await bind(alice, theirs, each), each
+                named = {**each, "uid": theirs["metadata"]["uid"]}
+                assert await bind(alice, theirs, named) == "", each
+                await alice.delete(f"{PODS}/theirs", {"gracePeriodSeconds": 0})
+            assert await bind(joined, ours, {**uid, **written[0]}) == ""
+
+    if by == "webhooks":
+        async with webhooks(world):
+            await check()
+    else:
+        await install_policies(world)
+        await check()
 
 
 async def nodes(world: Cluster, us: KubeClient, alice: KubeClient) -> None:

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from scheduler_cache.admission.rules import Rules
+from scheduler_cache.admission.validation import needs_pod, validated
 from scheduler_cache.config_kubernetes import AdmissionConfig
 from scheduler_cache.errors import ConfigError
 from tests.scheduler_cache.admission.reviews import (
+    ALICE,
     RULES,
     admitted,
     denial,
     mutate,
     new_pod,
+    review,
     update,
 )
 from tests.scheduler_cache.admission.test_mutation import DIALECTS
@@ -88,12 +92,58 @@ def test_another_systems_scheduler_decides_about_its_own_pods_undisturbed() -> N
 
     theirs = new_pod(container_of("main", limits), annotations={"a": "b"})
     stored = admitted(new_pod(container_of("main", limits), annotations={"a": "b"}, **ours), NODES)
-    binding = {"metadata": {"name": "job", "annotations": decision}, "target": {"name": "n1"}}
 
     assert update(theirs, decide, NODES, user="system:serviceaccount:kube-system:hami") == ""
     assert "is written by a scheduler" in update(stored, decide, NODES)
-    assert denial(binding, NODES, resource="pods", subresource="binding") == ""
-    assert "is written by a scheduler" in denial(binding, resource="pods", subresource="binding")
+    assert bound(theirs, {"annotations": decision}) == ""
+    assert "is written by a scheduler" in bound(stored, {"annotations": decision})
+    assert "is written by a scheduler" in bound(theirs, {"annotations": decision}, RULES)
+
+
+WRITTEN: list[dict[str, dict[str, str]]] = [
+    {"annotations": {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,0:;"}},
+    {"annotations": {"gpu-fraction": "0.9"}},
+    {"labels": {"runai-gpu-group": "g"}},
+]
+
+
+def bound(
+    pod: dict[str, Any],
+    written: dict[str, dict[str, str]],
+    rules: Rules = NODES,
+    user: str = ALICE,
+    uid: str = "uid-1",
+) -> str:
+    """Return why a Binding is denied whose pod has the uid `uid-1`; empty: it is not."""
+    metadata = {"name": "job", **({"uid": uid} if uid else {}), **written}
+    source = {"metadata": metadata, "target": {"name": "n1"}}
+    asked = review(source, user=user, resource="pods", subresource="binding")
+    assert needs_pod(asked, rules)
+    return validated(asked, rules, {**pod, "metadata": {**pod["metadata"], "uid": "uid-1"}}).denial
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=["decision", "request", "label"])
+@pytest.mark.parametrize("uid", ["uid-1", "", "uid-2"])
+def test_a_binding_of_a_pod_of_ours_is_judged_alike_with_and_without_its_uid(
+    written: dict[str, dict[str, str]], uid: str
+) -> None:
+    limits, _ = DIALECTS["hami"]
+    ours = new_pod(container_of("main", limits), nodeSelector={"vgpu.dev/dialect": "hami"})
+
+    assert bound(ours, written, uid=uid) != ""
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=["decision", "request", "label"])
+def test_a_binding_without_a_uid_may_be_of_a_pod_of_ours(
+    written: dict[str, dict[str, str]],
+) -> None:
+    """The pod that was read may be gone when the API server binds whichever has its name."""
+    limits, _ = DIALECTS["hami"]
+    theirs = new_pod(container_of("main", limits))
+
+    assert bound(theirs, written) == ""
+    assert bound(theirs, written, uid="") != ""
+    assert bound(theirs, written, uid="uid-2") != ""
 
 
 def test_a_selector_of_another_type_is_denied() -> None:
