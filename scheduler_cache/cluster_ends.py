@@ -55,11 +55,6 @@ class Relay:
         ends = ends_of(annotations.get(ENDS, ""))
         if ends is not None and self._feed.synced:
             self._feed.publish(self._cluster.apply_ends(ends, self._now_ns()))
+        # What agents told while this replica led, they tell another by now.
         if self._forgetting is None or self._forgetting.done():
-            self._forgetting = asyncio.ensure_future(self._forget())
-
-    async def _forget(self) -> None:
-        """Drop what agents told while this replica led: they tell another by now."""
-        for deltas in self._cluster.forget_reports(self._now_ns()):
-            self._feed.publish(deltas)
-            await asyncio.sleep(0)
+            self._forgetting = asyncio.ensure_future(self._feed.forget_reports())

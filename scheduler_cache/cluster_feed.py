@@ -163,6 +163,12 @@ class Feed:
         self.waiting.wake(deltas)
         self._chores(deltas)
 
+    async def forget_reports(self) -> None:
+        """Drop what agents have told this process, and let others run in between."""
+        for deltas in self._cluster.forget_reports(self._now_ns()):
+            self.publish(deltas)
+            await asyncio.sleep(0)
+
     def _applied(
         self, apply: Callable[[Mapping[str, Any], int], Deltas]
     ) -> Callable[[Mapping[str, Any]], None]:

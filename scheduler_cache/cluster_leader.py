@@ -112,6 +112,9 @@ class Leader:
             try:
                 await self._feed.wait_synced()
                 await self._catch_up(epoch)
+                # No report is taken before this reign has begun, so that all there are now are of
+                # an earlier one, and another leader may have heard later ones in between.
+                await self._feed.forget_reports()
                 self._fresh_epoch = epoch
             except KubeError as error:
                 logger.warning("cannot begin to lead", extra={"reason": str(error)})

@@ -155,8 +155,13 @@ class Election:
             await self._sleep(self._terms.retry_seconds * random.uniform(0.8, 1.2))
 
     async def _reign(self) -> None:
-        """Renew, and return once that has failed for too long or another holds the Lease."""
-        while self.leading:
+        """Renew, and return once that has failed for too long or another holds the Lease.
+
+        A Lease that was deleted and made anew has a new epoch, and with it begins another reign:
+        another may have held one in between.
+        """
+        epoch = self._epoch
+        while self.leading and self._epoch == epoch:
             await self._sleep(self._terms.retry_seconds)
             left = self._held_until - self._monotonic()
             if left <= 0:

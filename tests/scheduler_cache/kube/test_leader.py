@@ -190,6 +190,8 @@ async def test_a_deleted_lease_makes_no_epoch_come_back(
     await until(lambda: first.election.epoch == 9)
 
     assert lease(server)["leaseTransitions"] == 9
+    await until(lambda: first.reigns == [8, 9])
+    assert first.election.leading
     await first.kill()
 
 

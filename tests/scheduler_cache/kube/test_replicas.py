@@ -44,12 +44,13 @@ from tests.scheduler_cache.kube.replicas import (
     resolve,
     stub_of,
 )
-from tests.scheduler_cache.kube_objects import gpu
+from tests.scheduler_cache.kube_objects import KEYRING, gpu
 
 SECOND = "22222222-2222-4333-8444-555555555555"
 THIRD = "33333333-2222-4333-8444-555555555555"
 UUIDS = [f"{number}aaaaaaa-2222-4333-8444-555555555555" for number in range(5)]
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/vgpu-system/leases"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
 
 
 @pytest.fixture
@@ -513,6 +514,38 @@ async def test_after_a_failover_what_runs_is_held_and_what_ended_is_free(site: S
                 assert await bind(site, second, asking("p4", UUIDS[3], memory="8Gi"))
                 # The first one follows now, and hears of it all.
                 await until(lambda: _held(first) == 8 << 30, "the first leader has forgotten")
+
+
+async def test_a_new_reign_begins_without_the_reports_of_an_earlier_one(site: Site) -> None:
+    """The Lease was deleted, and another may have led, whom the agent told other things."""
+    async with one_node(site, A) as (leader, node):
+        uid = await bind(site, leader, asking("ended", UUIDS[0]))
+        ran = (await node.Resolve(resolve(UUIDS[0]), timeout=20)).allocation
+        await node.ReportNode(report("n1", A, running=[ran]), timeout=20)
+        await site.server.remove(PODS, "ended", "default")
+        await until(lambda: _gone(leader, uid), "deleted")
+        epoch = leader.election.epoch
+
+        # Another one wrote that the node has another card by now.
+        annotations = Native(KEYRING).encode_inventory((gpu(B),))
+        await site.server.put(NODES, {"metadata": {"name": "n1", "annotations": annotations}})
+        await site.server.remove(LEASES, "vgpu-scheduler-cache", NAMESPACE)
+        await until(lambda: leader.election.epoch > epoch, "it leads anew")
+        await leading(leader)
+
+        assert leader.cluster.reported("n1") is None
+        assert leader.cluster.ends(1).held == {"n1": None}, "the node has told it nothing yet"
+        await until(lambda: _cards(leader) == {B}, "the Node is what is known of its cards")
+        assert not leader.cluster.snapshot("n1"), "what the earlier report held as running"
+
+        await node.ReportNode(report("n1", B), timeout=20)
+        assert leader.cluster.record(uid) is None
+        assert leader.cluster.ends(1).held == {}
+
+
+def _cards(replica: Running) -> set[str]:
+    view = replica.cluster.view("n1")
+    return set(view.inventory.cards) if view else set()
 
 
 def _all_gone(uid: str, *replicas: Running) -> bool:
