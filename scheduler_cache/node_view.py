@@ -238,6 +238,8 @@ def _left_to_plugin(view: NodeView, record: Record, decision: Decision, in_use: 
     cards = view.inventory.cards
     stated = {part for parts in decision.containers.values() for part in parts}
     decided = frozenset(card.uuid for part in stated if (card := card_of(part, cards, {})))
+    if decision.doubt:
+        _refuse(view, record, decision.doubt)
     _, has = in_use.get((pod.namespace, pod.name), ("", frozenset()))
     if not has:
         _hold(view, _whole_hold(view, f"pod {pod}", decided, pod.uid))
@@ -550,8 +552,12 @@ def _settle(
             record = each.record
             for name in {*record.ids, *each.slices}:
                 view.answers[record.pod.uid, name] = each.doubt
-            message = f"the allocation of pod {record.pod} is not believed: {each.doubt}"
-            view.notices[Notice("AllocationRefused", message, _pod(record))] = None
+            _refuse(view, record, each.doubt)
+
+
+def _refuse(view: NodeView, record: Record, doubt: str) -> None:
+    message = f"the allocation of pod {record.pod} is not believed: {doubt}"
+    view.notices[Notice("AllocationRefused", message, _pod(record))] = None
 
 
 def _refuse_loser(

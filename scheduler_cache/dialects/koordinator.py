@@ -96,12 +96,17 @@ class Koordinator(Dialect):
         asking = _asking(pod)
         whole = [each.name for each in pod.containers if each.asked(WHOLE_CARDS) is not None]
         names = asking or whole or [each.name for each in pod.app_containers[:1]]
+        by_plugin = bool(whole) and not asking
+        asked = _total(pod, WHOLE_CARDS) if by_plugin else 0
         return Decision(
             dialect=self.name,
             decided_unix_ns=seconds_ns(pod.annotations.get(BIND_TIME)),
             containers=dict.fromkeys(names, parts),
             pod_level=True,
-            by_plugin=bool(whole) and not asking,
+            by_plugin=by_plugin,
+            doubt=f"it gives {len(parts)} whole cards where {asked} were asked for"
+            if by_plugin and len(parts) > asked
+            else "",
         )
 
     def parse_device(self, source: Mapping[str, Any]) -> Registration | None:
@@ -156,29 +161,29 @@ def _asking(pod: Pod) -> list[str]:
 
 
 def _totals(pod: Pod) -> dict[str, int]:
-    """Return what the pod asks for by resource, with the rule of Kubernetes for init containers."""
-    totals: dict[str, int] = {}
-    for resource in _RESOURCES:
-        together, sidecars, most = 0, 0, 0
-        for each in pod.containers:
-            text = each.asked(resource)
-            if text is None:
-                continue
-            field = f"{resource} of container {each.name!r}"
-            amount = quantity(field, text, 0)
-            other = each.requests.get(resource, text)
-            if quantity(field, other, 0) != amount:
-                raise DialectError(
-                    field, other, f"the limit is {text}", "let request and limit agree"
-                )
-            if each.kind is ContainerKind.INIT:
-                most = max(most, amount + sidecars)
-            else:
-                together += amount
-                sidecars += amount if each.kind is ContainerKind.SIDECAR else 0
-        if total := max(together, most):
-            totals[resource] = total
-    return totals
+    """Return what the pod asks for by resource."""
+    totals = {resource: _total(pod, resource) for resource in _RESOURCES}
+    return {resource: total for resource, total in totals.items() if total}
+
+
+def _total(pod: Pod, resource: str) -> int:
+    """Return what the pod asks of a resource, with the rule of Kubernetes for init containers."""
+    together, sidecars, most = 0, 0, 0
+    for each in pod.containers:
+        text = each.asked(resource)
+        if text is None:
+            continue
+        field = f"{resource} of container {each.name!r}"
+        amount = quantity(field, text, 0)
+        other = each.requests.get(resource, text)
+        if quantity(field, other, 0) != amount:
+            raise DialectError(field, other, f"the limit is {text}", "let request and limit agree")
+        if each.kind is ContainerKind.INIT:
+            most = max(most, amount + sidecars)
+        else:
+            together += amount
+            sidecars += amount if each.kind is ContainerKind.SIDECAR else 0
+    return max(together, most)
 
 
 def _request(totals: Mapping[str, int]) -> Request:

@@ -522,6 +522,27 @@ def test_nobody_is_told_of_a_whole_card_that_is_the_one_decided() -> None:
         joined.resolve("p1")
 
 
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_more_whole_cards_than_a_pod_asks_for_are_not_believed(asked: str) -> None:
+    """As of a decision about parts of cards: what it states is held, and people hear of it."""
+    joined = world({})
+    joined.cluster.apply_device(both_healthy(), joined.now)
+    item = decided_by_koordinator("p1", A, {"nvidia.com/gpu": asked})
+    if asked == "1":
+        key = "scheduling.koordinator.sh/device-allocated"
+        annotations = item["metadata"]["annotations"]
+        (first,) = json.loads(annotations[key])["gpu"]
+        annotations[key] = json.dumps({"gpu": [first, {**first, "minor": 1, "id": B}]})
+
+    told = joined.apply(item)
+
+    assert [notice.reason for _, notice in told.notices] == ["AllocationRefused"]
+    assert told.notices[0][1].pod == identity("p1", "")
+    assert f"whole cards where {asked} were asked for" in told.notices[0][1].message
+    held = (100, 1), (100, 1) if asked == "1" else (0, 0)
+    assert (joined.used(A)[1:], joined.used(B)[1:]) == held
+
+
 def test_a_whole_card_of_another_plugin_is_not_given_away_by_us() -> None:
     native = World(gpu(A), gpu(B))
     native.report(whole={"unknown": A})
