@@ -30,6 +30,7 @@ from typing import Any
 from scheduler_cache.cache import Report
 from scheduler_cache.dialects.dialect import (
     Decision,
+    Named,
     PodRequest,
     Registration,
     StatedSlice,
@@ -617,7 +618,10 @@ class Cluster:
         return [each for each in records if each.unfinished and not each.gone]
 
     def undecided(self, node_name: str) -> list[Record]:
-        """Return the pods that a joined scheduler bound there without choosing their cards."""
+        """Return the pods that a joined scheduler bound there and that nothing gives cards.
+
+        It chose none, or chose a group that no pod ties to a card, or is about to.
+        """
         view = self._views.get(node_name)
         owners = view.inventory.cards.values() if view else ()
         joined = {each.owner for each in owners if each.joined}
@@ -629,13 +633,37 @@ class Cluster:
             for each in records
             if each.request is not None
             and each.request.dialect in joined
-            and each.decision is None
             and not each.decision_error
+            and (each.decision is None or self.untied(each))
             and not each.pod.deleting
             and view.states.get(each.pod.uid) is AllocationState.BOUND
             and each.pod.node_name
             and not each.pod.terminal
         ]
+
+    def untied(self, record: Record) -> str:
+        """Return a group of a pod's own dialect that it names and no pod ties to a card; or empty.
+
+        A pod that has not found its card yet ties its group as well.
+        """
+        decision = record.decision
+        if decision is None or record.request is None:
+            return ""
+        if decision.dialect != record.request.dialect:
+            return ""
+        inputs = self._nodes.get(record.node_name)
+        there = {
+            group
+            for uid in (inputs.uids if inputs else ())
+            for group in self._records[uid].groups
+            if not self._records[uid].gone
+        }
+        for part in {part for parts in decision.containers.values() for part in parts}:
+            if part.named is not Named.GROUP or part.card in there:
+                continue
+            if not any(part.card in each.groups for each in self._records.values()):
+                return part.card
+        return ""
 
     def reported_ns(self, node_name: str) -> int | None:
         """Return when a node last reported to this process, on its clock; None: never."""

@@ -96,9 +96,9 @@ class Upkeep:
         """By node: a lock's text, and since when it has been there for no pod on its way."""
         self._touched: dict[str, int] = {}
         """By node: when it was last touched."""
-        self._undecided: dict[tuple[str, bool], int | None] = {}
-        """By pod uid, and whether it may be evicted: since when it is bound without a decision;
-        None: that has been dealt with."""
+        self._undecided: dict[tuple[str, bool, str], int | None] = {}
+        """By pod uid, whether it may be evicted, and the group that is gone (empty: nothing was
+        decided): since when it is bound so; None: that has been dealt with."""
 
     async def reign(self) -> None:
         """Do the chores until cancelled, beginning with what an earlier leader left undone."""
@@ -147,10 +147,10 @@ class Upkeep:
 
     def look(self) -> None:
         """Plan what follows from the time that has passed."""
-        undecided: dict[tuple[str, bool], int | None] = {}
+        undecided: dict[tuple[str, bool, str], int | None] = {}
         for name in self._cluster.node_names:
             for record in self._undecided_on(name):
-                key = record.pod.uid, _may_go(record)
+                key = record.pod.uid, _may_go(record), self._cluster.untied(record)
                 undecided[key] = self._undecided.get(key, self._now_ns())
                 if key not in self._undecided:
                     self._touched.pop(name, None)
@@ -365,7 +365,7 @@ class Upkeep:
         await self._post_eviction(owner)
 
     def _undecided_on(self, node_name: str) -> list[Record]:
-        """Return the pods without a decision on a node whose plugin we stand for."""
+        """Return the pods that nothing gives cards on a node whose plugin we stand for."""
         node = self._cluster.node(node_name)
         dialect = joined_dialect(node, self._dialects) if node else None
         return [
@@ -375,7 +375,7 @@ class Upkeep:
         ]
 
     async def _end_undecided(self, uid: str) -> None:
-        """Evict a pod that no scheduler chose cards for, or say why it stays."""
+        """Evict a pod that nothing gives cards, or say why it stays."""
         record = self._cluster.record(uid)
         if record is None or record not in self._undecided_on(record.node_name):
             return
@@ -387,10 +387,14 @@ class Upkeep:
             what = "it is not evicted, since a container of it runs; delete it"
         else:
             what = "it is not evicted, since no controller makes another; create it again"
-        message = f"pod {pod} was bound and {dialect}'s scheduler chose no cards for it: {what}"
-        self.plan_event(record.node_name, Notice("NoDecision", message, owner))
+        reason, why = "NoDecision", f"{dialect}'s scheduler chose no cards for it"
+        if group := self._cluster.untied(record):
+            reason = "NoReservation"
+            why = f"{dialect}'s reservation of its group {group} is gone, and its card with it"
+        message = f"pod {pod} was bound and {why}: {what}"
+        self.plan_event(record.node_name, Notice(reason, message, owner))
         if _may_go(record):
-            logger.warning("evicting a pod without a decision", extra={"pod": str(owner)})
+            logger.warning("evicting a pod that nothing gives cards", extra={"pod": str(owner)})
             await self._post_eviction(owner)
 
     async def _post_eviction(self, owner: PodContainer) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_cache.dialects.dialect import Decision, StatedSlice
+from scheduler_cache.dialects.dialect import Decision, Named, StatedSlice
 from scheduler_cache.dialects.native import NATIVE
 from scheduler_cache.fit import Room
 from scheduler_cache.footprint import NOTHING, Amount, Amounts, footprint
@@ -156,7 +156,7 @@ def view_of(
     ordered = sorted(records, key=lambda each: each.pod.uid)
     groups: dict[str, str] = {}
     for record in ordered:
-        groups.update(record.groups)
+        groups.update({name: uuid for name, uuid in record.groups.items() if uuid})
     told = {each.allocation.allocation_id: each.allocation for each in claims}
     given: list[_Given] = []
     held_ids: set[str] = set()
@@ -218,7 +218,7 @@ def _in_use(
         record = known.get(key)
         if record is not None and (
             record.pod.terminal
-            or record.groups
+            or any(record.groups.values())
             or (record.request and each.pod.container_name in record.request.containers)
         ):
             continue
@@ -318,7 +318,8 @@ def _given(
         found = [card_of(each, cards, groups) for each in parts]
         missing = [each for each, card in zip(parts, found, strict=True) if card is None]
         if missing:
-            return _anywhere(view, record, _unknown(missing, view.name), init_over)
+            why = _unknown(missing, view.name)
+            return _anywhere(view, record, why, init_over, _taken(missing, stated, groups))
         slices[name] = tuple(
             slice_of(each, card) for each, card in zip(parts, found, strict=True) if card
         )
@@ -421,18 +422,39 @@ def _unknown(parts: Sequence[StatedSlice], node_name: str) -> str:
     return f"its allocation names {names}, which node {node_name} does not have"
 
 
+def _taken(
+    missing: Sequence[StatedSlice],
+    stated: Mapping[str, tuple[StatedSlice, ...]],
+    groups: Mapping[str, str],
+) -> frozenset[str]:
+    """Return the cards that groups of other pods have: another group can have none of them."""
+    if any(each.named is not Named.GROUP for each in missing):
+        return frozenset()
+    own = {each.card for parts in stated.values() for each in parts}
+    return frozenset(uuid for group, uuid in groups.items() if group not in own)
+
+
 def _pod(record: Record) -> PodContainer:
     return record.owner("")
 
 
-def _anywhere(view: NodeView, record: Record, why: str, init_over: bool) -> _Anywhere:
-    """Return what a pod asked for, on every card, since it may be on any of them."""
+def _anywhere(
+    view: NodeView,
+    record: Record,
+    why: str,
+    init_over: bool,
+    besides: frozenset[str] = frozenset(),
+) -> _Anywhere:
+    """Return what a pod asked for, on every card, since it may be on any of them but `besides`."""
     pod = record.pod
-    message = f"{why}; until pod {pod} ends, what it may hold is kept free on every card"
+    where = "every card that it may be" if besides else "every card"
+    message = f"{why}; until pod {pod} ends, what it may hold is kept free on {where}"
     amounts: dict[str, Amount] = {}
     sole: frozenset[str] = frozenset()
     if record.request is not None:
         for uuid, owned in view.inventory.cards.items():
+            if uuid in besides:
+                continue
             parts = []
             for each in pod.containers:
                 request = record.request.containers.get(each.name)

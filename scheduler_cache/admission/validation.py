@@ -142,8 +142,8 @@ def _bound(review: Review, rules: Rules, pod: Json) -> None:
         asks = rules.asking(name) and (guarded or name not in rules.foreign_request_annotations)
         if asks or cdi_annotations([name]):
             raise DeniedError(
-                f"{name!a} on a Binding would change what the pod asked for; a Binding that repeats "
-                "what its pod carries names the pod's uid"
+                f"{name!a} on a Binding would change what the pod asked for; a Binding that "
+                "repeats what its pod carries names the pod's uid"
             )
     carried = texts_of(pod, "labels") if same else {}
     for name, text in texts_of(review.new, "labels").items():

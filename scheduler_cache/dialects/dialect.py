@@ -198,7 +198,10 @@ class Dialect(ABC):
         return None
 
     def card_groups(self, pod: Pod) -> Mapping[str, str]:
-        """Return the group names that this pod ties to a card's UUID (KAI's reservation pods)."""
+        """Return the group names that this pod ties to a card's UUID (KAI's reservation pods).
+
+        An empty UUID: the group's card is not known yet.
+        """
         return {}
 
     @abstractmethod

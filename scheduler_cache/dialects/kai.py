@@ -120,14 +120,14 @@ class Kai(Dialect):
         )
 
     def card_groups(self, pod: Pod) -> Mapping[str, str]:
-        """Return the group and the card of a reservation pod, once it has found its card."""
+        """Return the group of a reservation pod, and its card once it has found it."""
         group, card = pod.labels.get(GROUP), pod.annotations.get(RESERVED_CARD)
-        if pod.namespace != self.reservation_namespace or not group or not card or pod.terminal:
+        if pod.namespace != self.reservation_namespace or not group or pod.terminal:
             return {}
         try:
-            return {group: card_uuid(RESERVED_CARD, card)}
+            return {group: card_uuid(RESERVED_CARD, card) if card else ""}
         except DialectError:
-            return {}  # the group then has no card, and who names it blocks every card
+            return {group: ""}  # who names it blocks every card that it may be
 
     def encode_allocation(
         self, pod: Pod, allocations: Mapping[str, Allocation], cards: Mapping[str, Card]

@@ -414,6 +414,23 @@ def kai_pod(uid: str, fraction: str) -> dict[str, Any]:
     )
 
 
+def test_a_group_without_a_card_blocks_no_card_of_another_group() -> None:
+    """The binder took the reservation away while it bound the pod."""
+    joined = world({}, labels={"vgpu.dev/dialect": "kai"})
+    joined.apply(reservation_pod(A))
+    lost = kai_pod("p1", "0.5")
+    lost["metadata"]["labels"]["runai-gpu-group"] = "9e1d"
+
+    told = joined.apply(lost)
+
+    assert [notice.reason for _, notice in told.notices] == ["AllocationUnreadable"]
+    assert "on every card that it may be" in told.notices[0][1].message
+    assert (joined.used(A), joined.used(B)) == ((0, 0, 0), (39, 0, 1))
+    joined.cluster.delete_pod("p1", joined.now)
+    joined.report()
+    assert joined.used(B) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(("fraction", "pods"), [("0.05", 12), ("0.05", 20), ("0.166", 6)])
 def test_what_kai_puts_on_one_card_runs(fraction: str, pods: int) -> None:
     """KAI limits the memory of a card alone, and does not round what a pod asks for."""

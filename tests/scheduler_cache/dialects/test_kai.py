@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,6 +157,12 @@ def reservation(namespace: str = "kai-resource-reservation", **options: object) 
 def test_a_reservation_pod_ties_a_group_to_a_card_and_holds_nothing_itself() -> None:
     assert KAI.card_groups(reservation()) == {"6f0c": A}
     assert not KAI.decided(reservation())
+
+
+def test_a_reservation_pod_that_has_not_found_its_card_ties_its_group_to_none_yet() -> None:
+    before = reservation()
+    for found in ({}, {"run.ai/reserve_for_gpu_index": "no card"}):
+        assert KAI.card_groups(replace(before, annotations=found)) == {"6f0c": ""}
 
 
 def test_only_the_binders_namespace_can_tie_a_group() -> None:

@@ -320,6 +320,7 @@ async def test_a_state_of_a_later_agent_is_left_alone(site: Site) -> None:
 
 HAMI_NODE = {"vgpu.dev/dialect": "hami", "vgpu.dev/mode": "join"}
 VOLCANO_NODE = {"vgpu.dev/dialect": "volcano", "vgpu.dev/mode": "join"}
+KAI_NODE = {"vgpu.dev/dialect": "kai", "vgpu.dev/mode": "join"}
 
 
 async def labels(site: Site, labels: dict[str, str], **annotations: str) -> None:
@@ -604,9 +605,11 @@ def running_container(name: str) -> dict[str, Any]:
     return {"name": name, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
 
 
-async def undecided(site: Site, replica: Running, item: dict[str, Any]) -> None:
+async def undecided(
+    site: Site, replica: Running, item: dict[str, Any], node: dict[str, str] = VOLCANO_NODE
+) -> None:
     """Let a pod be there, and be seen to have no decision, then let 61 s pass."""
-    await labels(site, VOLCANO_NODE)
+    await labels(site, node)
     await site.server.put(PODS, item)
     await until(lambda: known(replica) is not None)
     await until(lambda: bool((v := replica.cluster.view("n1")) and v.inventory.cards[A].joined))
@@ -670,6 +673,109 @@ async def test_a_pod_on_a_node_where_we_stand_for_no_plugin_is_left_alone(site: 
         assert upkeep._undecided == {}
         await upkeep._end_undecided(replica.cluster.undecided("n1")[0].pod.uid)
         assert (evicted(site), said(site)) == (0, "")
+
+
+# Pods of KAI whose reservation its binder took away
+
+
+def fraction_pod(**status: Any) -> dict[str, Any]:  # noqa: ANN401  a status' fields
+    item = volcano_pod(**status)
+    item["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    item["metadata"]["labels"] = {"runai-gpu-group": "6f0c"}
+    item["spec"]["containers"] = [container_of("main", {}, uuid=UUID)]
+    return item
+
+
+def holder(card: str, **spec: Any) -> dict[str, Any]:  # noqa: ANN401  a spec's fields
+    annotations = {"run.ai/reserve_for_gpu_index": card} if card else {}
+    return {
+        "metadata": {
+            "name": "reservation",
+            "namespace": "kai-resource-reservation",
+            "labels": {"runai-gpu-group": "6f0c"},
+            "annotations": annotations,
+        },
+        "spec": {"containers": [container_of("main", {"nvidia.com/gpu": "1"})], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def missed(site: Site) -> str:
+    return " ".join(each["message"] for each in events(site) if each["reason"] == "NoReservation")
+
+
+async def test_a_pod_whose_reservation_is_gone_makes_way_for_another(site: Site) -> None:
+    async with one_node(site, A) as (replica, _):
+        await undecided(site, replica, fraction_pod(), KAI_NODE)
+
+        await until(lambda: evicted(site) == 1, "evicted")
+        await until(lambda: "its group 6f0c is gone" in missed(site), "said")
+        assert said(site) == ""
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        holder(A, nodeName="n1"),
+        holder("", nodeName="n1"),
+        # Not bound yet, and bound where the pod is not.
+        holder(""),
+        holder("", nodeName="n2"),
+    ],
+    ids=["with its card", "without a card yet", "not bound yet", "elsewhere"],
+)
+async def test_a_pod_whose_reservation_is_there_may_still_start(
+    site: Site, there: dict[str, Any]
+) -> None:
+    async with one_node(site, A) as (replica, _):
+        await site.server.put(PODS, there)
+        await undecided(site, replica, fraction_pod(), KAI_NODE)
+
+        assert replica.leader.upkeep._undecided == {}
+        assert evicted(site) == 0
+
+
+async def test_a_pod_that_runs_without_its_reservation_stays(site: Site) -> None:
+    item = fraction_pod(containerStatuses=[running_container("main")])
+    async with one_node(site, A) as (replica, _):
+        await undecided(site, replica, item, KAI_NODE)
+
+        await until(lambda: "a container of it runs" in missed(site), "said")
+        assert evicted(site) == 0
+
+
+async def test_a_pod_whose_reservation_is_late_gets_its_own_time(site: Site) -> None:
+    """What was not decided for a while is decided late: the time begins anew."""
+    async with one_node(site, A) as (replica, _):
+        item = fraction_pod()
+        del item["metadata"]["labels"]
+        await labels(site, KAI_NODE)
+        made = await site.server.put(PODS, item)
+        await until(lambda: bool(replica.cluster.undecided("n1")), "without a decision")
+        upkeep = replica.leader.upkeep
+        clock, passed = upkeep._now_ns, 0
+        upkeep._now_ns = lambda: clock() + passed * 10**9
+        upkeep.look()
+        passed = 50
+        made["metadata"]["labels"] = {"runai-gpu-group": "6f0c"}
+        await site.server.put(PODS, made)
+        await until(
+            lambda: (r := known(replica)) is not None and bool(replica.cluster.untied(r)), "decided"
+        )
+        upkeep.look()
+        passed = 70
+        upkeep.look()
+
+        assert {since is None for since in upkeep._undecided.values()} == {False}
+        assert (evicted(site), said(site), missed(site)) == (0, "", "")
+
+
+async def test_a_pod_of_kai_where_we_stand_for_no_plugin_stays(site: Site) -> None:
+    async with one_node(site, A) as (replica, _):
+        await undecided(site, replica, fraction_pod(), {"vgpu.dev/dialect": "kai"})
+
+        assert replica.leader.upkeep._undecided == {}
+        assert evicted(site) == 0
 
 
 async def test_a_decision_or_the_setting_keeps_a_pod(site: Site) -> None:
