@@ -350,7 +350,7 @@ async def test_a_binding_in_the_scope_of_nodes_is_judged_with_and_without_a_uid(
 ) -> None:
     """Of a pod with a uid, the webhook alone can say whether it is ours."""
     world.admission = replace(world.admission, dialect_scope="nodes")
-    selector = {"nodeSelector": {"vgpu.dev/dialect": "hami"}}
+    selector: dict[str, Any] = {"nodeSelector": {"vgpu.dev/dialect": "hami"}}
     written: list[dict[str, Any]] = [
         {"annotations": {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,0:;"}},
         {"annotations": {"gpu-fraction": "0.9"}},
