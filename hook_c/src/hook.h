@@ -39,7 +39,7 @@ struct hook_call {
 	struct launch_card *gate; /* hook_launch.c, launch_sync.c */
 	bool is_marked;
 	bool is_of_device; /* the pool */
-	bool is_counted;   /* among the waits for the card */
+	bool is_counted;   /* among the waits for the card; of a query: work is overdue */
 	uint64_t begun_ns;
 	uint64_t launches; /* that were made before the wait; launch_sync.c */
 };

@@ -64,12 +64,14 @@ struct launch_card {
 	uint32_t touching;   /* threads that have streams of the open interval in hand */
 	struct vgpu_usage_turn *turn;
 	const struct vgpu_limits_device *limits; /* NULL: developer mode */
-	uint64_t wanted_ns;   /* when the arbiter was last told that we want the card */
-	uint64_t gated_ns;    /* since when a turn is waited for; 0: it is not */
-	uint64_t aligned_ns;  /* when a mark was last made on an idle card */
-	uint32_t wanted_gate; /* what the gate said when the arbiter was told */
-	uint32_t head;        /* of the marks; the next to be taken */
-	uint32_t tail;        /* the oldest unfinished */
+	uint64_t wanted_ns;      /* when the arbiter was last told that we want the card */
+	uint64_t gated_ns;       /* since when a turn is waited for; 0: it is not */
+	uint64_t aligned_ns;     /* when a mark was last made on an idle card */
+	uint32_t wanted_gate;    /* what the gate said when the arbiter was told */
+	uint32_t head;           /* of the marks; the next to be taken */
+	uint32_t tail;           /* the oldest unfinished */
+	uint32_t awaited;        /* the head when a query last waited for the marks before it */
+	uint64_t asked_launches; /* all of them when a query last asked the card */
 	struct mark mark[MARKS];
 	struct line line[LINES];
 };

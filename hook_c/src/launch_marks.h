@@ -16,6 +16,13 @@ void marks_set(struct launch_card *card, void *start, uint64_t context);
 /* Takes account of the marks that the card has come to. */
 void marks_harvest(struct launch_card *card);
 
+/* Whether there are marks that the card has not come to, or that were not taken account of. */
+static inline bool marks_are_left(const struct launch_card *card)
+{
+	return __atomic_load_n(&card->mark[card->tail % MARKS].state, __ATOMIC_RELAXED) !=
+	       MARK_FREE;
+}
+
 /* The same on all cards: who waits for one is the one who could tell how far the others are. */
 void marks_harvest_all(const struct tenant *tenant);
 

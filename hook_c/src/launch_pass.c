@@ -123,18 +123,11 @@ static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 	return VERDICT_GO;
 }
 
-/* Whether the card has come to all marks: then nothing tells how far it is. */
-static bool marks_are_over(const struct launch_card *card)
-{
-	return __atomic_load_n(&card->mark[card->tail % MARKS].state, __ATOMIC_RELAXED) ==
-	       MARK_FREE;
-}
-
 /* Our own queue running dry is what the arbiter waits for: looked at every 50 us until it is. */
 static void wait_at_gate(struct launch_card *card, uint32_t seen)
 {
 	uint64_t now_ns = clock_ns();
-	bool is_dry = marks_are_over(card);
+	bool is_dry = !marks_are_left(card); /* else nothing tells how far it is */
 
 	if (now_ns - __atomic_load_n(&card->wanted_ns, __ATOMIC_RELAXED) >= GATE_NS ||
 	    card->wanted_ns == 0 || seen != __atomic_load_n(&card->wanted_gate, __ATOMIC_RELAXED)) {
@@ -203,7 +196,7 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		if (verdict == VERDICT_GATE && card->gated_ns == 0)
 			card->gated_ns = now_ns;
 		card_unlock(card);
-		if (verdict != VERDICT_FULL || is_fickle || marks_are_over(card))
+		if (verdict != VERDICT_FULL || is_fickle || !marks_are_left(card))
 			marks_set(card, NO_STREAM, 0);
 		waited->for_turn |= verdict == VERDICT_GATE;
 		waited->for_credit |= verdict == VERDICT_SLEEP;

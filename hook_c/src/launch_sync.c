@@ -6,6 +6,7 @@
 
 #define SYNC_MARK_NS 500000 /* of predicted work, before a wait for it */
 #define SHORT_WAIT_NS 12000 /* a wait for nothing */
+#define LAST_MARK_NS 8000   /* from the end of the work to that of the mark behind it */
 
 /* Under the lock. */
 static void count_sync(struct launch_card *card, uint32_t change)
@@ -24,7 +25,7 @@ static void begin_wait(struct hook_call *call, struct launch_card *card)
 	if (throttle_is_in_doubt(throttle, call->begun_ns) && !marks_is_busy(card) &&
 	    throttle_is_in_doubt(throttle, call->begun_ns)) {
 		throttle_note_tail(throttle, throttle->open.last);
-		throttle_dry(throttle);
+		throttle_dry(throttle, call->begun_ns);
 		card_publish_pending(card); /* its end was seen: it is not charged beyond it */
 	}
 	call->launches = throttle_launches(throttle);
@@ -81,6 +82,13 @@ int copy_begin(struct hook_call *call)
 	return CUDA_SUCCESS;
 }
 
+/* Under the lock. A mark in the default stream of old is a barrier between streams that need not
+ * wait for each other: behind its own launch it changes nothing, later it does. */
+static bool is_legacy(const struct launch_card *card)
+{
+	return card->stream_count != 0 && (uintptr_t)card->stream[0] < STREAM_PER_THREAD;
+}
+
 /* Work that takes longer than predicted has a mark behind it as soon as the program asks for it. */
 int query_begin(struct hook_call *call)
 {
@@ -91,18 +99,84 @@ int query_begin(struct hook_call *call)
 	call->begun_ns = clock_near_ns();
 	card_lock(card);
 
-	bool is_in_doubt = throttle_is_in_doubt(&card->throttle, call->begun_ns);
+	call->is_counted = throttle_is_in_doubt(&card->throttle, call->begun_ns);
+
+	bool must_mark = call->is_counted && !is_legacy(card);
 
 	card_unlock(card);
-	if (is_in_doubt)
+	if (must_mark)
 		marks_set(card, NO_STREAM, 0);
 	return CUDA_SUCCESS;
 }
 
+/* Takes account of the marks behind what the program knows to have ended, since it may end itself
+ * at once. Waits for them a little: once for each mark, as there may be other work before it. */
+static void await_marks(struct launch_card *card)
+{
+	uint32_t head = __atomic_load_n(&card->head, __ATOMIC_RELAXED);
+
+	marks_harvest(card);
+	if (__atomic_exchange_n(&card->awaited, head, __ATOMIC_RELAXED) == head)
+		return;
+	for (uint64_t until_ns = clock_near_ns() + LAST_MARK_NS;
+	     marks_are_left(card) && clock_near_ns() < until_ns;)
+		marks_harvest(card);
+}
+
+/* Asks the card whether what has no mark has ended. Not while it is predicted to be at work and was
+ * asked since the last launch, nor in streams that must not be touched. */
+static void ask(struct launch_card *card, bool has_ended)
+{
+	struct throttle *throttle = &card->throttle;
+	uint64_t now_ns = clock_near_ns();
+
+	card_lock(card);
+
+	uint64_t launches = throttle_launches(throttle);
+	bool is_in_doubt = throttle_is_in_doubt(throttle, now_ns);
+	bool is_due =
+		has_ended && (launches != card->asked_launches || now_ns >= throttle->queue_end_ns);
+
+	if (throttle_is_dry(throttle) || throttle->finished != throttle->closed_launches ||
+	    !(is_in_doubt || is_due) ||
+	    __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED) != 0) {
+		card_unlock(card);
+		return;
+	}
+	card->asked_launches = launches;
+	if (is_in_doubt)
+		throttle_note_tail(throttle, throttle->open.last);
+
+	bool is_busy = marks_is_busy(card);
+
+	/* What another thread has launched meanwhile was not asked for. */
+	if (launches == throttle_launches(throttle)) {
+		if (!is_busy) {
+			throttle_dry(throttle, now_ns);
+			card->only_stream = NO_STREAM;
+		} else if (is_in_doubt) {
+			throttle_not_dry(throttle, now_ns);
+		}
+		card_publish(card);
+		card_publish_pending(card);
+	}
+	card_unlock(card);
+}
+
+/* The program may end as soon as it knows that its work has. */
 int query_end(struct hook_call *call, int status)
 {
-	if (call->gate != NULL && status == CUDA_SUCCESS)
-		marks_harvest(call->gate);
+	struct launch_card *card = call->gate;
+
+	if (card == NULL)
+		return status;
+	if (status == CUDA_SUCCESS)
+		await_marks(card);
+	else if (status == CUDA_ERROR_NOT_READY && call->is_counted)
+		marks_harvest(card);
+	else
+		return status;
+	ask(card, status == CUDA_SUCCESS);
 	return status;
 }
 
@@ -169,7 +243,7 @@ static int end_sync(struct hook_call *call, int status, bool is_all, void *strea
 	card_unlock(card);
 	if (must_measure) {
 		marks_set(card, NO_STREAM, 0);
-		marks_harvest(card);
+		await_marks(card);
 	}
 	return wait_end(call, status);
 }

@@ -414,8 +414,9 @@ bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns)
 	return is_surprise;
 }
 
-void throttle_dry(struct throttle *throttle)
+void throttle_dry(struct throttle *throttle, uint64_t now_ns)
 {
+	throttle->queue_end_ns = least(throttle->queue_end_ns, now_ns);
 	throttle->is_known_dry = true;
 }
 

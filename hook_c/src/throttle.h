@@ -351,7 +351,7 @@ void throttle_unfinished(struct throttle *throttle, const struct throttle_interv
 bool throttle_not_dry(struct throttle *throttle, uint64_t now_ns);
 
 /* The card was asked, and has nothing left of what was launched. */
-void throttle_dry(struct throttle *throttle);
+void throttle_dry(struct throttle *throttle, uint64_t now_ns);
 
 /* A wait for everything has returned; `has_blocked`: not at once. */
 void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_ns);

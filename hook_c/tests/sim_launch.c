@@ -80,12 +80,15 @@ struct program {
 	bool is_training;  /* the steps of training_step.h, each of them waited for */
 	bool is_silent;    /* there is no wait before a pause */
 	bool is_dependent; /* programmatic launches */
+	bool is_legacy;    /* launches in the default stream of old */
 	bool is_leaving;   /* destroys its context before each pause, and makes another one */
 	void *pushed;      /* context; NULL: the one that is current by itself is */
 	struct launch_words words;
 	uint64_t return_ns; /* that the driver's launch takes while the card is at it */
 	uint64_t launches;
-	uint64_t marks; /* events of the hooks */
+	uint64_t marks;    /* events of the hooks */
+	uint64_t barriers; /* of them: by a query, in the default stream of old */
+	bool is_querying;
 	uint64_t events;
 	struct sim_event event[8];
 	struct tenant tenant;
@@ -237,6 +240,8 @@ static int event_record(void *event, void *stream)
 	stream_device(stream, &context);
 	CHECK(((const struct event *)event)->context == context);
 	program[sim_self()].marks++;
+	if (program[sim_self()].is_querying && (uintptr_t)stream < STREAM_PER_THREAD)
+		program[sim_self()].barriers++;
 	sim_record(card_under(stream), event);
 	return CUDA_SUCCESS;
 }
@@ -390,11 +395,13 @@ static void query(unsigned int on, void *stream, const struct sim_event *event)
 		struct hook_call call = {0};
 
 		sim_spend(SIM_US);
+		program[sim_self()].is_querying = true;
 		query_begin(&call);
 		status = stream_query(stream);
 		if (event != NULL)
 			status = event->is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 		query_end(&call, status);
+		program[sim_self()].is_querying = false;
 	}
 	sim_is_idle(on);
 }
@@ -479,6 +486,8 @@ static void work(unsigned int number)
 		uint64_t key = own->is_varied || own->first_ns != 0 ? 1 : ns;
 		uintptr_t stream = 16 + own->launches % (own->streams == 0 ? 1 : own->streams);
 
+		if (own->is_legacy)
+			stream = 0;
 		if (own->is_on_both ? own->launches % 2 == 1 : own->index == 1)
 			stream |= SECOND;
 		if (own->extra != 0 && own->launches % own->extra == 0) {
@@ -779,22 +788,24 @@ static void test_every_way_of_waiting_teaches_what_a_launch_took(void)
 	static const uint64_t each[] = {1, 10}; /* launches before a wait; the last one is longer */
 
 	for (enum way way = WAY_STREAM; way < WAYS; way++) {
-		for (unsigned int i = 0; i < 12; i++) {
-			const uint64_t *us = lengths_us[i / 4];
+		for (unsigned int i = 0; i < 24; i++) {
+			const uint64_t *us = lengths_us[i / 4 % 3];
 			uint32_t percent = percents[i / 2 % 2];
 			struct program what = {.kernel_ns = us[1] * SIM_US,
 					       .first_ns = us[0] * SIM_US,
 					       .way = way,
-					       .each = each[i % 2]};
+					       .each = each[i % 2],
+					       .is_legacy = i >= 12};
 			char name[96];
 
 			what.firsts = what.each == 1 ? 1 : what.each - 1;
 			what.again = what.firsts + 1;
 			(void)alone(what, percent);
 			sim_run(RUN_NS);
-			snprintf(name, sizeof(name), "%u %%, %llu us to %llu us, %llu a time, %s",
+			snprintf(name, sizeof(name), "%u %%, %llu us to %llu us, %llu a time, %s%s",
 				 percent, (unsigned long long)us[0], (unsigned long long)us[1],
-				 (unsigned long long)what.each, way_names[way]);
+				 (unsigned long long)what.each, way_names[way],
+				 what.is_legacy ? ", legacy" : "");
 			CHECK(is_near(name, share(0, 2 * RUN_NS), percent, 2));
 		}
 	}
@@ -1006,6 +1017,52 @@ static void test_a_wait_for_less_than_everything_leaves_the_card_busy(void)
 	sim_run(100 * SIM_MS);
 	CHECK(!seen_dry[0] && !seen_dry[1] && !seen_dry[2]);
 	CHECK(seen_dry[3]);
+}
+
+/* Launches whose last one takes another time, each waited for; then the program ends. */
+static void wait_and_end(unsigned int number)
+{
+	struct program *own = &program[number];
+	uintptr_t stream = own->is_legacy ? 0 : 16;
+
+	for (; own->launches < 20; own->launches++) {
+		struct hook_call call = {0};
+
+		let_through(&call, own, (struct launch){.key = 1}, (void *)stream);
+		sim_launch(0, own->launches < 19 ? own->kernel_ns : own->other_ns, 0);
+		gate_end(&call);
+		wait_by(own->way, (void *)stream);
+	}
+}
+
+static void test_work_that_a_program_has_seen_end_is_over(void)
+{
+	static const uint64_t lengths_us[] = {50, 100, 110, 150, 3000};
+
+	for (unsigned int i = 0; i < 5 * 2 * (WAY_FREE - WAY_STREAM + 1); i++) {
+		enum way way = WAY_STREAM + i / 10;
+		const struct vgpu_usage_device *left;
+		char name[96];
+
+		begin();
+		contain(0, 90, 1);
+		start_as((struct program){.kernel_ns = 100 * SIM_US,
+					  .other_ns = lengths_us[i / 2 % 5] * SIM_US,
+					  .way = way,
+					  .is_legacy = i % 2 == 1},
+			 0, wait_and_end);
+		snprintf(name, sizeof(name), "%s, last %llu us%s: charged or left, us",
+			 way_names[way], (unsigned long long)lengths_us[i / 2 % 5],
+			 i % 2 == 1 ? ", legacy" : "");
+
+		sim_run(100 * SIM_MS);
+		CHECK(program[0].launches == 20);
+		left = &usage[0].slot[0].dev[0];
+		CHECK(is_near(name, (double)(left->pending_ns & 1), 0, 0));
+		CHECK(is_near(name, (double)(left->busy_ns + left->pending_ns) / 1e3,
+			      (double)busy_ns(0) / 1e3, 80));
+		CHECK(program[0].barriers == 0);
+	}
 }
 
 static void test_a_stream_that_ends_is_left_when_all_marks_are_taken(void)
@@ -1753,6 +1810,7 @@ int main(void)
 	RUN(test_idle_time_before_a_wait_is_not_charged);
 	RUN(test_idle_time_before_a_fill_is_not_charged);
 	RUN(test_a_wait_for_less_than_everything_leaves_the_card_busy);
+	RUN(test_work_that_a_program_has_seen_end_is_over);
 	RUN(test_a_stream_that_ends_is_left_when_all_marks_are_taken);
 	RUN(test_idle_time_after_a_context_is_not_charged);
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
