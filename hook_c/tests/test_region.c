@@ -36,6 +36,18 @@ static void nap(long ms)
 	nanosleep(&time, NULL);
 }
 
+/* What others hold of a card, as soon as it is something; 0: it is nothing for too long. */
+static uint64_t await_sum(struct region *region, unsigned int card)
+{
+	uint64_t sum = 0;
+
+	for (int tries = 0; tries < 30000 && sum == 0; tries++) {
+		nap(1);
+		sum = region_sum(region, card);
+	}
+	return sum;
+}
+
 static void hold_bytes(struct region *region, unsigned int card, uint64_t bytes)
 {
 	region_ask(region, card, bytes);
@@ -236,10 +248,7 @@ static void test_what_a_killed_process_held_counts_until_its_forked_child_has_en
 	CHECK(join(&region));
 	pid_t holder = spawn(hold_and_fork, &files);
 
-	for (int tries = 0; tries < 2000 && child == 0; tries++) {
-		nap(1);
-		child = region_sum(&region, 1);
-	}
+	child = await_sum(&region, 1);
 	CHECK(child != 0);
 	slot = &files.usage->slot[1];
 	slot->dev[0].pending_ns = 1000;
@@ -283,8 +292,7 @@ static void test_who_becomes_another_program_holds_nothing_of_the_old_ones(void)
 	CHECK(join(&region));
 	pid_t holder = spawn(hold_and_become_another_program, &files);
 
-	for (int tries = 0; tries < 2000 && region_sum(&region, 1) == 0; tries++)
-		nap(1);
+	CHECK(await_sum(&region, 1) != 0);
 	CHECK(region_sum(&region, 0) == 7 * MIB);
 	for (int tries = 0; tries < 500 && region_sum(&region, 0) != 0; tries++) {
 		nap(10);
@@ -344,8 +352,7 @@ static void test_a_process_that_closed_all_descriptors_keeps_its_slot(void)
 	CHECK(join(&region));
 	pid_t holder = spawn(hold_and_close, &files);
 
-	for (int tries = 0; tries < 2000 && region_sum(&region, 0) == 0; tries++)
-		nap(1);
+	CHECK(await_sum(&region, 0) != 0);
 	region_tend(&region, true);
 	CHECK(region_sum(&region, 0) == 7 * MIB);
 	CHECK(collect(holder) == 0);
@@ -376,8 +383,7 @@ static void test_who_closed_all_descriptors_is_seen_from_another_pid_namespace(v
 	region.pidns++;
 	pid_t holder = spawn(hold_behind_closed_descriptors, &files);
 
-	for (int tries = 0; tries < 2000 && region_sum(&region, 1) == 0; tries++)
-		nap(1);
+	CHECK(await_sum(&region, 1) != 0);
 	region_tend(&region, true);
 	CHECK(region_sum(&region, 0) == 7 * MIB);
 
@@ -421,10 +427,7 @@ static void test_a_child_without_its_parents_descriptors_keeps_nothing_of_it(voi
 	CHECK(join(&region));
 	pid_t holder = spawn(close_and_fork, &files);
 
-	for (int tries = 0; tries < 2000 && child == 0; tries++) {
-		nap(1);
-		child = region_sum(&region, 1);
-	}
+	child = await_sum(&region, 1);
 	CHECK(child != 0);
 	CHECK(region_sum(&region, 0) == 7 * MIB);
 	end(holder);
