@@ -147,8 +147,8 @@ static bool read_stat(const char *pid, struct proc_stat *stat)
 
 /* Whether the owner is ending, and may not have closed the driver's descriptors, which gives the
  * memory back. The lock on FIRST_LIFE does not tell: do_exit gives up the address space (exit_mm)
- * and then the descriptors (exit_files), what they refer to is released later (exit_task_work) in no
- * promised order, and of several threads each step's last one may be another. PF_EXITING is set
+ * and then the descriptors (exit_files), what they refer to is released later (exit_task_work) in
+ * no promised order, and of several threads each step's last one may be another. PF_EXITING is set
  * before all of that; a process becomes a zombie, and a thread is counted no more, after all of it.
  * A process of another PID namespace has no name here: until then it is known by its lock on
  * FIRST_KEPT alone. */
