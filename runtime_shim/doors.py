@@ -73,6 +73,9 @@ _KERNEL_TYPES = frozenset(
 # Its folders are known to its process alone. Engines make such mounts for `-v FOLDER:/x:O`.
 _OPAQUE_TYPE = "fuse.fuse-overlayfs"
 
+_DRIVERS = "/driver"
+"""Of /proc: what drivers tell of their hardware."""
+
 _NO_FOLDER = -1
 # An overlay may be made of overlays, but not those of others. Source: Linux, include/linux/fs.h,
 # FILESYSTEM_MAX_STACK_DEPTH.
@@ -160,8 +163,9 @@ class _Look:
         shown, kind = source(mount), mount_type(mount)
         what = f"it mounts {shown!r} at {destination(mount)!r}, which "
         if is_bind(mount):
+            read_only = not {"ro", "rro"}.isdisjoint(texts(mount, "options"))
             # As it is written: the kernel follows a link before it goes up by `..`.
-            self.judge(str(mount.get("source") or ""), what, is_root=False)
+            self.judge(str(mount.get("source") or ""), what, is_root=False, read_only=read_only)
         elif kind == "overlay":
             for folder in overlay_folders(",".join(texts(mount, "options"))):
                 of_folder = f"it mounts an overlay of {folder!r} at {destination(mount)!r}, which "
@@ -181,9 +185,10 @@ class _Look:
                 _BIND_REMEDY,
             )
 
-    def judge(self, path: str, what: str, *, is_root: bool) -> None:
+    def judge(self, path: str, what: str, *, is_root: bool, read_only: bool = False) -> None:
         """Raise RefusedError for a path of the host, as it is written, that a container may not
         see; `what` begins the sentence. `is_root`: engines also make roots of fuse-overlayfs.
+        `read_only`: as far as the mount at the path goes; mounts below it stay writable.
         """
         try:
             real, identity, mount = _found(path, self.bundle_fd, self.view)
@@ -213,6 +218,19 @@ class _Look:
             )
         if self.own_only:
             return
+        for each in self._mounts(real, mount):
+            inner = each.inner(real) if each is mount else each.root
+            if each.type == "proc" and not within(inner, _DRIVERS):
+                raise RefusedError(
+                    what + "shows the host's processes and settings",
+                    "leave it out: each container gets its own /proc",
+                )
+            if leads_out(each) and not (each is mount and read_only):
+                raise RefusedError(
+                    what + "shows the host's cgroups, through which a process leaves the device"
+                    " rules of its container",
+                    "leave it out, or mount it read-only where the host has cgroup v2",
+                )
         if real == _DEV or (identity is not None and identity == self.places.dev):
             raise _all_devices(what)
         inner = mount.inner(real) if mount is not None and mount.type == "devtmpfs" else ""
@@ -256,6 +274,15 @@ class _Look:
         if self.places.hold(real, identity):
             return True
         return mount is not None and self._shows(mount, real, depth)
+
+
+def leads_out(mount: HostMount) -> bool:
+    """Tell whether a process that writes there can get other device rules. Of cgroup v1 only the
+    hierarchy with that controller has them; Podman binds the one of systemd.
+    """
+    return mount.type == "cgroup2" or (
+        mount.type == "cgroup" and "devices" in mount.options.split(",")
+    )
 
 
 def check_namespaces(spec: Spec, bundle_fd: int = _NO_FOLDER, view: View | None = None) -> None:

@@ -37,8 +37,8 @@ _CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO",
 # Where a host path shows cards, our files or processes: what holds them, and what is beneath. Where
 # programs and library are is the node's to know, which refuses what holds them. Other devices, such
 # as /dev/infiniband, and /dev/shm are the pod's own matter.
-_HOLDERS: Final = frozenset({"", "dev", "etc", "run", "var", "var/run", "var/lib"})
-_SHOWN: Final = re.compile(r"dev/(nvidia|dri)|proc(/|$)")
+_HOLDERS: Final = frozenset({"", "dev", "etc", "run", "sys", "sys/fs", "var", "var/run", "var/lib"})
+_SHOWN: Final = re.compile(r"dev/(nvidia|dri)|(proc|sys/fs/cgroup)(/|$)")
 
 _REMEDY: Final = "remove it, or let the policy allow it (kubernetes.admission.privileged)"
 
@@ -70,7 +70,8 @@ def check_reach(source: Json, rules: Rules) -> None:
         plain = "/".join(parts)
         if plain in _HOLDERS or _SHOWN.match(plain):
             raise DeniedError(
-                f"{place} is {path!a}: it shows devices, processes or vgpu's files of the host; "
+                f"{place} is {path!a}: it shows devices, processes, cgroups or vgpu's files of the "
+                f"host; "
                 f"{_REMEDY}"
             )
 

@@ -13,8 +13,9 @@ import pytest
 
 from runtime_shim.config import Config, Paths
 from runtime_shim.create import own_paths
-from runtime_shim.doors import Doors, check_hooks, check_namespaces, check_own_files
+from runtime_shim.doors import Doors, check_hooks, check_namespaces, check_own_files, leads_out
 from runtime_shim.errors import RefusedError
+from runtime_shim.mount_table import HostMount
 from runtime_shim.spec import Spec, SpecError
 from runtime_shim.view import View, view_of
 from tests.runtime_shim.elsewhere import process, view_with
@@ -352,6 +353,48 @@ def test_a_part_of_an_overlay_that_does_not_lead_there_is_fine(
     mounted("-t", "overlay", "overlay", "-o", f"lowerdir={host}/run:{host}/bundle")
 
     check(host, "home/volume/other")
+
+
+@pytest.mark.parametrize("source", ["home/volume", "home"])
+def test_the_hosts_processes_are_not_shown(
+    host: Path, mounted: Callable[..., None], source: str
+) -> None:
+    """Below /proc/PID/root lie the limits of others, also where it is mounted read-only."""
+    mounted("-t", "proc", "proc")
+
+    with pytest.raises(RefusedError, match="shows the host's processes and settings"):
+        check(host, source)
+    with pytest.raises(RefusedError, match="shows the host's processes and settings"):
+        check_mount(host, "none", f"{host}/home/volume", "rbind", "ro")
+
+
+def test_what_drivers_tell_in_proc_may_be_shown(host: Path, mounted: Callable[..., None]) -> None:
+    mounted("-t", "proc", "proc")
+
+    check(host, "home/volume/driver")
+    with pytest.raises(RefusedError, match="shows the host's processes and settings"):
+        check(host, "home/volume/sys")
+
+
+def test_the_hosts_cgroups_are_not_shown(host: Path, mounted: Callable[..., None]) -> None:
+    """Who is in another cgroup has its device rules: none at the top."""
+    mounted("-t", "cgroup2", "cgroup2")
+
+    for source in ("home/volume", "home"):
+        with pytest.raises(RefusedError, match="shows the host's cgroups"):
+            check(host, source)
+    check_mount(host, "none", f"{host}/home/volume", "rbind", "ro")
+    with pytest.raises(RefusedError, match="shows the host's cgroups"):  # it stays writable there
+        check_mount(host, "none", f"{host}/home", "rbind", "ro")
+
+
+def test_of_cgroups_v1_one_hierarchy_has_device_rules(host: Path) -> None:
+    def line(options: str) -> HostMount:
+        return HostMount(device="0:30", root="/", place="/c", type="cgroup", options=options)
+
+    assert leads_out(line("rw,devices"))
+    assert not leads_out(line("rw,xattr,name=systemd"))
+    assert not leads_out(line("rw,memory"))
 
 
 @pytest.mark.parametrize(
