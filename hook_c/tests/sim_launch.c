@@ -81,6 +81,7 @@ struct program {
 	bool is_silent;    /* there is no wait before a pause */
 	bool is_dependent; /* programmatic launches */
 	bool is_legacy;    /* launches in the default stream of old */
+	bool is_querying;  /* at this moment */
 	bool is_leaving;   /* destroys its context before each pause, and makes another one */
 	void *pushed;      /* context; NULL: the one that is current by itself is */
 	struct launch_words words;
@@ -88,7 +89,6 @@ struct program {
 	uint64_t launches;
 	uint64_t marks;    /* events of the hooks */
 	uint64_t barriers; /* of them: by a query, in the default stream of old */
-	bool is_querying;
 	uint64_t events;
 	struct sim_event event[8];
 	struct tenant tenant;

@@ -123,29 +123,6 @@ def test_work_whose_end_a_late_wait_has_seen_is_charged_no_longer(
     assert container.usage.turn[0].balance_ns >= -20_000_000
 
 
-@pytest.mark.parametrize("way", ["event", "stream"])
-def test_work_whose_end_a_query_has_seen_is_charged_no_longer(
-    limited: Callable[[int], Container], start: Start, way: str
-) -> None:
-    """About when it was predicted: nothing but the query tells."""
-    container = limited(10)
-    first = start(container)
-    kernel = first.do("kernel", "busy_100ms")
-    _, event = first.do("out", "cuEventCreate", 0)
-    ask = ("cuEventQuery", event) if way == "event" else ("cuStreamQuery", 0)
-    assert first.do("launch", kernel) == 0
-    assert first.do("call", "cuEventRecord", event, 0) == 0
-    while first.do("call", *ask) != 0:
-        pass
-
-    assert container.usage.slot[0].dev[0].pending_ns & 1 == 0
-    first.kill()
-    time.sleep(0.3)
-    start(container)
-
-    assert container.usage.turn[0].balance_ns >= -140_000_000
-
-
 def test_what_a_killed_process_had_under_way_is_charged(
     limited: Callable[[int], Container], start: Start
 ) -> None:
