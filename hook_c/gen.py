@@ -453,8 +453,10 @@ HOOKED = {
     "sync.context": Kind("sync_begin(&call)", "context_sync_end(&call, status)"),
     "sync.stream": Kind("sync_begin(&call)", "stream_sync_end(&call, status, {stream}, {thread})"),
     "stream.destroy": Kind("stream_destroy_begin({stream})"),
-    "capture.begin": Kind("capture_begin_begin({stream}, {thread})", "capture_begin_end(status)"),
-    "capture.end": Kind(end="capture_end_end(status)"),
+    "capture.begin": Kind(
+        "capture_begin_begin({stream}, {thread})", "capture_begin_end(status, {stream}, {thread})"
+    ),
+    "capture.end": Kind(end="capture_end_end(status, {stream}, {thread})"),
     "alloc.array": Kind(
         "array_begin(&call, {out}, {descriptor}, {number})",
         "array_end(&call, status, HOOK_VALUE(status, {out}))",

@@ -269,8 +269,8 @@ int stream_sync_end(struct hook_call *call, int status, void *stream, bool is_th
 /* launch_streams.c */
 int stream_destroy_begin(void *stream);
 int capture_begin_begin(void *stream, bool is_thread);
-int capture_begin_end(int status);
-int capture_end_end(int status);
+int capture_begin_end(int status, void *stream, bool is_thread);
+int capture_end_end(int status, void *stream, bool is_thread);
 
 /* hook_graph.c */
 int graph_instantiate_begin(struct hook_call *call, const void *out, void *graph);

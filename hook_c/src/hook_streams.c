@@ -143,17 +143,37 @@ bool event_wait(struct tenant *tenant, void *event, int *waits)
 	return status == CUDA_SUCCESS;
 }
 
+/* A default stream is one of the current context. */
+static bool is_untouchable(void *stream, void *context)
+{
+	void *current = NULL;
+	bool is_other;
+	bool found;
+
+	if (!is_any_captured())
+		return false;
+	driver.cuCtxGetCurrent(&current);
+	is_other = context != current;
+	if (is_other && driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return true;
+	found = stream_is_untouchable(stream);
+	if (is_other)
+		driver.cuCtxPopCurrent_v2(&current);
+	return found;
+}
+
 static bool record(struct tenant_stream *place, uint64_t name, void **event)
 {
 	void *stream = stream_of(name);
 	bool is_recorded = false;
 
 	__atomic_add_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&place->name, __ATOMIC_SEQ_CST) == name &&
-	    !stream_is_untouchable(stream)) {
-		uint64_t context = __atomic_load_n(&place->context, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&place->name, __ATOMIC_SEQ_CST) == name) {
+		void *context = (void *)(uintptr_t) /* NOLINT */
+			__atomic_load_n(&place->context, __ATOMIC_RELAXED);
 
-		is_recorded = record_event(stream, (void *)(uintptr_t)context, event); /* NOLINT */
+		is_recorded =
+			!is_untouchable(stream, context) && record_event(stream, context, event);
 	}
 	__atomic_sub_fetch(&place->users, 1, __ATOMIC_SEQ_CST);
 	return is_recorded;

@@ -1881,7 +1881,7 @@ EXPORT int cuStreamBeginCapture(void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCapture(stream);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, false);
 }
 
 EXPORT int cuStreamBeginCaptureToCig(void *stream, void *a1);
@@ -1893,7 +1893,7 @@ EXPORT int cuStreamBeginCaptureToCig(void *stream, void *a1)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCaptureToCig(stream, a1);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, false);
 }
 
 EXPORT int cuStreamBeginCaptureToCig_ptsz(void *stream, void *a1);
@@ -1905,7 +1905,7 @@ EXPORT int cuStreamBeginCaptureToCig_ptsz(void *stream, void *a1)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCaptureToCig_ptsz(stream, a1);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, true);
 }
 
 EXPORT int cuStreamBeginCaptureToGraph(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5);
@@ -1917,7 +1917,7 @@ EXPORT int cuStreamBeginCaptureToGraph(void *stream, void *a1, void **a2, const 
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCaptureToGraph(stream, a1, a2, a3, a4, a5);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, false);
 }
 
 EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *a1, void **a2, const void *a3, size_t a4, int a5);
@@ -1929,7 +1929,7 @@ EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *a1, void **a2, c
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCaptureToGraph_ptsz(stream, a1, a2, a3, a4, a5);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, true);
 }
 
 EXPORT int cuStreamBeginCapture_ptsz(void *stream);
@@ -1941,7 +1941,7 @@ EXPORT int cuStreamBeginCapture_ptsz(void *stream)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCapture_ptsz(stream);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, true);
 }
 
 EXPORT int cuStreamBeginCapture_v2(void *stream, int a1);
@@ -1953,7 +1953,7 @@ EXPORT int cuStreamBeginCapture_v2(void *stream, int a1)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCapture_v2(stream, a1);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, false);
 }
 
 EXPORT int cuStreamBeginCapture_v2_ptsz(void *stream, int a1);
@@ -1965,7 +1965,7 @@ EXPORT int cuStreamBeginCapture_v2_ptsz(void *stream, int a1)
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginCapture_v2_ptsz(stream, a1);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, true);
 }
 
 EXPORT int cuStreamBeginRecaptureToGraph(void *stream, int a1, void *a2, void *a3, void *a4);
@@ -1977,7 +1977,7 @@ EXPORT int cuStreamBeginRecaptureToGraph(void *stream, int a1, void *a2, void *a
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginRecaptureToGraph(stream, a1, a2, a3, a4);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, false);
 }
 
 EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *stream, int a1, void *a2, void *a3, void *a4);
@@ -1989,7 +1989,7 @@ EXPORT int cuStreamBeginRecaptureToGraph_ptsz(void *stream, int a1, void *a2, vo
 	if (status != 0)
 		return status;
 	status = driver.cuStreamBeginRecaptureToGraph_ptsz(stream, a1, a2, a3, a4);
-	return capture_begin_end(status);
+	return capture_begin_end(status, stream, true);
 }
 
 EXPORT int cuStreamDestroy(void *stream);
@@ -2016,40 +2016,40 @@ EXPORT int cuStreamDestroy_v2(void *stream)
 	return status;
 }
 
-EXPORT int cuStreamEndCapture(void *a0, void **a1);
-EXPORT int cuStreamEndCapture(void *a0, void **a1)
+EXPORT int cuStreamEndCapture(void *stream, void **a1);
+EXPORT int cuStreamEndCapture(void *stream, void **a1)
 {
 	HOOK_ENTER(cuStreamEndCapture, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamEndCapture(a0, a1);
+	int status = driver.cuStreamEndCapture(stream, a1);
 
-	return capture_end_end(status);
+	return capture_end_end(status, stream, false);
 }
 
-EXPORT int cuStreamEndCaptureToCig(void *a0);
-EXPORT int cuStreamEndCaptureToCig(void *a0)
+EXPORT int cuStreamEndCaptureToCig(void *stream);
+EXPORT int cuStreamEndCaptureToCig(void *stream)
 {
 	HOOK_ENTER(cuStreamEndCaptureToCig, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamEndCaptureToCig(a0);
+	int status = driver.cuStreamEndCaptureToCig(stream);
 
-	return capture_end_end(status);
+	return capture_end_end(status, stream, false);
 }
 
-EXPORT int cuStreamEndCaptureToCig_ptsz(void *a0);
-EXPORT int cuStreamEndCaptureToCig_ptsz(void *a0)
+EXPORT int cuStreamEndCaptureToCig_ptsz(void *stream);
+EXPORT int cuStreamEndCaptureToCig_ptsz(void *stream)
 {
 	HOOK_ENTER(cuStreamEndCaptureToCig_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamEndCaptureToCig_ptsz(a0);
+	int status = driver.cuStreamEndCaptureToCig_ptsz(stream);
 
-	return capture_end_end(status);
+	return capture_end_end(status, stream, true);
 }
 
-EXPORT int cuStreamEndCapture_ptsz(void *a0, void **a1);
-EXPORT int cuStreamEndCapture_ptsz(void *a0, void **a1)
+EXPORT int cuStreamEndCapture_ptsz(void *stream, void **a1);
+EXPORT int cuStreamEndCapture_ptsz(void *stream, void **a1)
 {
 	HOOK_ENTER(cuStreamEndCapture_ptsz, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
-	int status = driver.cuStreamEndCapture_ptsz(a0, a1);
+	int status = driver.cuStreamEndCapture_ptsz(stream, a1);
 
-	return capture_end_end(status);
+	return capture_end_end(status, stream, true);
 }
 
 EXPORT int cuStreamQuery(void *a0);

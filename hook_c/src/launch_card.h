@@ -13,7 +13,7 @@
 
 #define MARKS 64   /* that the card has not come to yet */
 #define STREAMS 8  /* of one interval */
-#define LINES 8    /* contexts of one process on one card */
+#define LINES 32   /* contexts of one process on one card, whose events' times are known */
 #define EVENTS 256 /* kept of one context */
 
 #define WINDOW_NS 1000000 /* under way, in a turn or of a small share */
@@ -27,7 +27,7 @@ enum mark_state {
 
 struct mark {
 	uint32_t state;
-	uint32_t count; /* of events; 0: none could be recorded, the time of finding out counts */
+	uint32_t count; /* of events; 0: all of it has ended, the time of finding out counts */
 	uint64_t context;
 	uint64_t closed_ns; /* when it was made, or last seen unfinished: not before */
 	uint64_t latest_ns; /* nor after; 0: that is not known */

@@ -52,7 +52,7 @@ static void *take_event(struct launch_card *card, uint64_t context)
 	if (line != NULL && line->count != 0)
 		event = line->spare[--line->count];
 	card_unlock(card);
-	if (line == NULL || event != NULL || driver.cuEventCreate(&event, 0) == CUDA_SUCCESS)
+	if (event != NULL || driver.cuEventCreate(&event, 0) == CUDA_SUCCESS)
 		return event;
 	return NULL;
 }
@@ -76,12 +76,32 @@ static void give_event(struct launch_card *card, uint64_t context, void *event)
 /* The same. One that cannot be recorded is of no use to anybody. */
 static void *record(struct launch_card *card, uint64_t context, void *stream)
 {
-	void *event = stream_is_untouchable(stream) ? NULL : take_event(card, context);
+	void *event = take_event(card, context);
 
 	if (event == NULL || driver.cuEventRecord(event, stream) == CUDA_SUCCESS)
 		return event;
 	driver.cuEventDestroy_v2(event);
 	return NULL;
+}
+
+/* Events behind what was launched. Where there can be none it is waited for: nothing else would
+ * tell when it ends. Nothing of the open interval runs in a stream that must not be touched: it was
+ * left before its capture. */
+static uint32_t record_all(struct launch_card *card, uint64_t context, void *const *stream,
+			   unsigned int count, void **events)
+{
+	uint32_t recorded = 0;
+
+	for (unsigned int i = 0; i < count; i++) {
+		if (stream_is_untouchable(stream[i]))
+			continue;
+		events[recorded] = record(card, context, stream[i]);
+		if (events[recorded] != NULL)
+			recorded++;
+		else
+			driver.cuStreamSynchronize(stream[i]);
+	}
+	return recorded;
 }
 
 void marks_begin_line(struct launch_card *card, uint64_t context, void *stream)
@@ -97,7 +117,7 @@ void marks_begin_line(struct launch_card *card, uint64_t context, void *stream)
 
 	uint64_t now_ns = clock_ns();
 	bool was_entered = enter_context(context);
-	void *event = record(card, context, stream);
+	void *event = stream_is_untouchable(stream) ? NULL : record(card, context, stream);
 
 	leave_context(was_entered);
 	card_lock(card);
@@ -160,13 +180,7 @@ void marks_set(struct launch_card *card, void *start, uint64_t context)
 
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	is_idle = mark->closed_ns > dry_ns && are_idle(stream, count);
-	mark->count = 0;
-	for (unsigned int i = 0; i < count; i++) {
-		void *event = record(card, mark->context, stream[i]);
-
-		if (event != NULL)
-			mark->event[mark->count++] = event;
-	}
+	mark->count = record_all(card, mark->context, stream, count, mark->event);
 	driver.cuThreadExchangeStreamCaptureMode(&relaxed);
 	leave_context(was_entered);
 	__atomic_sub_fetch(&card->touching, 1, __ATOMIC_ACQ_REL);
@@ -209,20 +223,24 @@ static uint64_t end_of(const struct mark *mark, const struct line *line, uint64_
 	uint64_t end = 0;
 
 	*last = NULL;
-	if (line == NULL || line->reference == NULL || mark->count == 0)
+	if (mark->count == 0)
 		return now_ns;
 	for (unsigned int i = 0; i < mark->count; i++) {
 		float passed_ms = 0;
-		int status = driver.cuEventElapsedTime(&passed_ms, line->reference, mark->event[i]);
+		/* Of a context without a line it is known whether, but not when. */
+		bool is_timed = line != NULL && line->reference != NULL;
+		int status = is_timed ? driver.cuEventElapsedTime(&passed_ms, line->reference,
+								  mark->event[i])
+				      : driver.cuEventQuery(mark->event[i]);
 		uint64_t then = now_ns;
 
 		if (status == CUDA_ERROR_NOT_READY)
 			return 0;
-		if (status == CUDA_SUCCESS)
+		if (status == CUDA_SUCCESS && is_timed)
 			then = line->reference_ns + (uint64_t)(int64_t)((double)passed_ms * 1e6);
 		if (then >= end) {
 			end = then;
-			*last = status == CUDA_SUCCESS ? mark->event[i] : NULL;
+			*last = status == CUDA_SUCCESS && is_timed ? mark->event[i] : NULL;
 		}
 	}
 	return end;

@@ -7,6 +7,10 @@
 
 #define LEAVE_WAITS 250 /* of 20 us and the sleep's own length */
 #define SHORT_SLEEP_NS 20000
+#define MOST_CAPTURES 16 /* at once, of which the streams are known */
+
+/* Streams that captures have begun in; 0: free. */
+static uint64_t capturing[MOST_CAPTURES];
 
 bool is_any_captured(void)
 {
@@ -23,8 +27,14 @@ bool stream_is_captured(void *stream)
 
 bool stream_is_untouchable(void *stream)
 {
-	return is_any_captured() &&
-	       ((uintptr_t)stream < STREAM_PER_THREAD || stream_is_captured(stream));
+	int status = 0;
+
+	if (!is_any_captured())
+		return false;
+	if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
+		return (uintptr_t)stream <
+		       STREAM_PER_THREAD; /* one that it waits for is captured */
+	return status != 0;
 }
 
 void gate_forget_context(uint64_t context)
@@ -69,7 +79,7 @@ static void take_out(struct launch_card *card, const void *stream)
 
 /* From here on nothing of ours touches the stream: marks in it are made now, and those that other
  * threads are making are waited for, a little. */
-static void leave_stream(void *stream)
+static void leave_stream(void *stream, bool is_capture)
 {
 	struct launch_card *cards = __atomic_load_n(&launch_words.cards, __ATOMIC_ACQUIRE);
 
@@ -79,7 +89,8 @@ static void leave_stream(void *stream)
 
 		card_lock(card);
 		for (unsigned int j = 0; j < card->stream_count; j++)
-			is_in |= card->stream[j] == stream;
+			is_in |= card->stream[j] == stream ||
+				 (is_capture && (uintptr_t)card->stream[j] < STREAM_PER_THREAD);
 		if (card->only_stream == stream)
 			card->only_stream = SEVERAL_STREAMS; /* its handle may be given anew */
 		card_unlock(card);
@@ -96,20 +107,6 @@ static void leave_stream(void *stream)
 	}
 }
 
-int stream_destroy_begin(void *stream)
-{
-	leave_stream(stream);
-	streams_forget(stream);
-	return CUDA_SUCCESS;
-}
-
-int capture_begin_begin(void *stream, bool is_thread)
-{
-	__atomic_add_fetch(&launch_words.captures, 1, __ATOMIC_ACQ_REL);
-	leave_stream(stream == NULL && is_thread ? (void *)STREAM_PER_THREAD : stream);
-	return CUDA_SUCCESS;
-}
-
 static void uncount_capture(void)
 {
 	uint32_t count = __atomic_load_n(&launch_words.captures, __ATOMIC_RELAXED);
@@ -120,17 +117,58 @@ static void uncount_capture(void)
 		;
 }
 
-int capture_begin_end(int status)
+/* True: a capture had begun in the stream, and is no longer known. */
+static bool change_capturing(uint64_t from, uint64_t to)
+{
+	for (unsigned int i = 0; i < MOST_CAPTURES; i++) {
+		uint64_t seen = from;
+
+		if (__atomic_compare_exchange_n(&capturing[i], &seen, to, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
+			return true;
+	}
+	return false;
+}
+
+int stream_destroy_begin(void *stream)
+{
+	leave_stream(stream, false);
+	streams_forget(stream);
+	if ((uintptr_t)stream > STREAM_PER_THREAD &&
+	    change_capturing((uint64_t)(uintptr_t)stream, 0))
+		uncount_capture(); /* its capture ends with it */
+	return CUDA_SUCCESS;
+}
+
+int capture_begin_begin(void *stream, bool is_thread)
+{
+	__atomic_add_fetch(&launch_words.captures, 1, __ATOMIC_ACQ_REL);
+	leave_stream(launch_stream(stream, is_thread), true);
+	return CUDA_SUCCESS;
+}
+
+int capture_begin_end(int status, void *stream, bool is_thread)
 {
 	if (status != CUDA_SUCCESS)
 		uncount_capture();
+	else
+		change_capturing(0, (uint64_t)(uintptr_t)launch_stream(stream, is_thread));
 	return status;
 }
 
 /* Too many counted costs a question at every launch; too few would spoil a capture. */
-int capture_end_end(int status)
+int capture_end_end(int status, void *stream, bool is_thread)
 {
-	if (status == CUDA_SUCCESS || status == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+	bool has_ended = status == CUDA_SUCCESS || status == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	bool must_ask = !has_ended && is_any_captured();
+	int captured = 0;
+
+	stream = launch_stream(stream, is_thread);
+	/* Other failures may end it, too, as that of streams that were not joined again. */
+	if (must_ask &&
+	    (driver.cuStreamIsCapturing(stream, &captured) != CUDA_SUCCESS || captured != 0))
+		return status;
+	if (change_capturing((uint64_t)(uintptr_t)stream, 0) || has_ended)
 		uncount_capture();
 	return status;
 }

@@ -11,7 +11,8 @@ bool is_any_captured(void);
 
 bool stream_is_captured(void *stream);
 
-/* The default stream of old waits for every other, so that to touch it spoils their captures. */
+/* Whether an event in the stream would be captured, or would spoil a capture: the default stream of
+ * old waits for every other but the non-blocking ones. Asked in the stream's context. */
 bool stream_is_untouchable(void *stream);
 
 #endif

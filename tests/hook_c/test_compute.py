@@ -227,6 +227,62 @@ def test_a_capture_is_left_alone(limited: Callable[[int], Container], start: Sta
     assert tenant.do("call", "cuStreamSynchronize", stream) == 0
 
 
+def seconds_of_ten(tenant: Process, kernel: int, stream: int = 0) -> float:
+    """Launch ten kernels of 20 ms; how long that took. Ten times as long under 10 %."""
+    begun = time.monotonic()
+    for _ in range(10):
+        assert tenant.do("launch", kernel, stream) == 0
+    return time.monotonic() - begun
+
+
+LEAST_SECONDS = 7 * 0.02 / 0.1
+CAPTURE_RELAXED = 2
+NON_BLOCKING = 1
+
+
+@pytest.mark.parametrize("end", ["open", "destroyed", "unjoined", "invalidated"])
+def test_a_capture_leaves_the_default_stream_measured(
+    limited: Callable[[int], Container], start: Start, gpu: SimulatedGpu, end: str
+) -> None:
+    """One of a non-blocking stream, which the default stream does not wait for."""
+    if end in ("unjoined", "invalidated"):
+        gpu.inject("cuStreamEndCapture", {"unjoined": 904, "invalidated": 901}[end])
+    tenant = start(limited(10))
+    kernel = tenant.do("kernel", "busy_20ms")
+    _, stream = tenant.do("out", "cuStreamCreate", NON_BLOCKING)
+    assert tenant.do("call", "cuStreamBeginCapture_v2", stream, CAPTURE_RELAXED) == 0
+    assert tenant.do("launch", kernel, stream) == 0
+    if end == "destroyed":
+        assert tenant.do("call", "cuStreamDestroy_v2", stream) == 0
+    elif end != "open":
+        assert tenant.do("capture_end", stream)[0] != 0
+
+    assert seconds_of_ten(tenant, kernel) >= LEAST_SECONDS
+
+
+@pytest.mark.parametrize("contexts", [9, 40])
+def test_every_context_is_measured_however_many_there_are(
+    limited: Callable[[int], Container], start: Start, contexts: int
+) -> None:
+    tenant = start(limited(10))
+    for _ in range(contexts):
+        assert tenant.do("out", "cuCtxCreate_v2", 0, 0)[0] == 0
+        kernel = tenant.do("module_kernel", "busy_20ms")[1]
+        assert tenant.do("launch", tenant.do("module_kernel", "busy_1us")[1]) == 0
+        assert tenant.do("call", "cuCtxSynchronize") == 0
+
+    assert seconds_of_ten(tenant, kernel) >= LEAST_SECONDS
+
+
+def test_what_no_event_can_measure_is_waited_for(
+    limited: Callable[[int], Container], start: Start, gpu: SimulatedGpu
+) -> None:
+    gpu.inject("cuEventCreate", 2)
+    tenant = start(limited(10))
+
+    assert seconds_of_ten(tenant, tenant.do("kernel", "busy_20ms")) >= LEAST_SECONDS
+
+
 def test_every_context_is_measured_by_events_of_its_own(
     limited: Callable[[int], Container], start: Start
 ) -> None:

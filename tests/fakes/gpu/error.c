@@ -31,6 +31,7 @@
 	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted during capture")         \
 	X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "capture was invalidated by an earlier error")    \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not begun in this stream")             \
+	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "capture would depend on the legacy stream")         \
 	X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event recorded in a capture")  \
 	X(CUDA_ERROR_UNKNOWN, "unknown error")
 

@@ -451,6 +451,10 @@ static CUresult is_capturing(const char *function, bool per_thread, CUstream han
 	const struct stream *stream = stream_find(context, handle, per_thread);
 	if (stream == NULL)
 		return CUDA_ERROR_INVALID_HANDLE;
+	for (const struct stream *s = context->streams; s != NULL; s = s->next)
+		if (stream == context->legacy && s->capture != NULL &&
+		    (s->flags & CU_STREAM_NON_BLOCKING) == 0)
+			return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 	*out = capture_state(stream);
 	return CUDA_SUCCESS;
 }
