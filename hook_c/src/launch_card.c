@@ -95,8 +95,8 @@ uint64_t card_pending_of_container(const struct tenant *tenant, unsigned int ind
 			__atomic_load_n(&usage->slot[i].dev[index].pending_ns, __ATOMIC_RELAXED);
 
 		if (__atomic_load_n(&usage->slot[i].state, __ATOMIC_RELAXED) == VGPU_SLOT_LIVE &&
-		    pending < THROTTLE_OWED_NS)
-			sum += pending;
+		    pending != 0)
+			sum += pending < THROTTLE_OWED_NS ? pending : THROTTLE_OWED_NS;
 	}
 	return sum;
 }

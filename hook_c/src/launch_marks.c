@@ -298,9 +298,9 @@ static bool finish(struct launch_card *card, struct mark *mark)
 				mark->event[i] = old;
 	}
 	if (mark->interval.launches != 0) {
-		throttle_charge(&card->throttle.account, busy_ns,
-				throttle_surprise_ns(&card->throttle, &mark->interval, busy_ns),
-				end_ns);
+		throttle_charge_own(&card->throttle, busy_ns,
+				    throttle_surprise_ns(&card->throttle, &mark->interval, busy_ns),
+				    end_ns);
 
 		struct vgpu_usage_device *seen = card_published(card);
 

@@ -89,21 +89,42 @@ static uint64_t window_of(const struct launch_card *card, const struct throttle_
 	return end_ns == UINT64_MAX ? LONG_WINDOW_NS : UINT64_MAX;
 }
 
-/* Under the lock. */
+/* Under the lock: whether the launch goes since the card does not get on. */
+static bool is_stalled(const struct launch_card *card, const struct throttle_class *class,
+		       uint64_t now_ns)
+{
+	const struct mark *oldest = &card->mark[card->tail % MARKS];
+	uint64_t begun_ns =
+		oldest->interval.launches != 0 ? oldest->interval.begun_ns : oldest->closed_ns;
+
+	if (__atomic_load_n(&oldest->state, __ATOMIC_ACQUIRE) != MARK_RECORDED)
+		return false;
+	if (begun_ns < card->throttle.last_end_ns)
+		begun_ns = card->throttle.last_end_ns;
+	return throttle_is_stalled(&card->throttle, class, &oldest->interval, begun_ns, now_ns);
+}
+
+/* Under the lock. `gives_up`: what is not measured yet is no longer waited for. */
 static enum verdict judge(struct launch_card *card, const struct tenant *tenant,
 			  struct throttle_class *class, const struct policy *policy,
-			  uint64_t pending_ns, uint64_t now_ns, uint64_t *sleep_ns)
+			  uint64_t pending_ns, uint64_t now_ns, bool gives_up, uint64_t *sleep_ns)
 {
 	uint64_t start_ns = throttle_start(&card->throttle, now_ns);
 	/* Before the turn's beginning is read, which is written first. */
 	uint64_t end_ns = __atomic_load_n(card->gate_end, __ATOMIC_ACQUIRE);
 
+	bool goes_on = is_stalled(card, class, now_ns);
+
 	*sleep_ns = SHORT_SLEEP_NS;
-	if (class->is_out || !throttle_begin_batch(&card->throttle, class))
+	if ((throttle_is_unknown(&card->throttle, class) ||
+	     !throttle_begin_batch(&card->throttle, class)) &&
+	    !goes_on && !gives_up)
 		return VERDICT_MEASURE;
 	if ((start_ns >= end_ns && !is_awaited(card, tenant, class, start_ns, end_ns)) ||
 	    is_too_long(card, class, start_ns, end_ns))
 		return VERDICT_GATE;
+	if (goes_on)
+		return VERDICT_GO;
 	if (card->window_end != &never_ends) {
 		*sleep_ns = window_wait(card, tenant, pending_ns, end_ns != UINT64_MAX, start_ns,
 					now_ns);
@@ -172,15 +193,18 @@ struct throttle_class *launch_pass(struct launch_card *card, struct tenant *tena
 		throttle_refill(&card->throttle.account, policy.percent,
 				policy.horizon_ns + more_ns, policy.kept_ns - more_ns, pending_ns,
 				now_ns);
+		throttle_repay(&card->throttle);
 
 		struct throttle_class *class = throttle_class(&card->throttle, key);
 
-		/* Another thread's launch may be what it waits for. */
-		if (unknown > UNKNOWN_LOOKS + UNKNOWN_WAITS)
+		/* Another card's launch may be what it waits for. */
+		bool gives_up = card->throttle.may_wait && unknown > UNKNOWN_LOOKS + UNKNOWN_WAITS;
+
+		if (gives_up)
 			throttle_give_up(class);
 
-		enum verdict verdict =
-			judge(card, tenant, class, &policy, pending_ns, now_ns, &sleep_ns);
+		enum verdict verdict = judge(card, tenant, class, &policy, pending_ns, now_ns,
+					     gives_up, &sleep_ns);
 		uint64_t begin_ns = turn_begins(card);
 
 		if (verdict == VERDICT_GO && begin_ns > now_ns && begin_ns < now_ns + EARLY_NS)

@@ -153,6 +153,8 @@ void throttle_add_sample(struct throttle *throttle, struct throttle_class *class
 		class->is_out = 1;
 		throttle->open.key = class->key;
 		throttle->open.has_unknown = true;
+		throttle->open.unknown++;
+		throttle->unknown++;
 	}
 	throttle->wants_idle = true;
 	if (class->until_sample <= 1)
@@ -358,6 +360,7 @@ uint64_t throttle_finish(struct throttle *throttle, const struct throttle_interv
 	throttle->overdue_ns = 0;
 	if (interval->launches != 0) {
 		throttle->finished += interval->launches;
+		throttle->unknown -= interval->unknown;
 		busy = measured(interval, span, whole);
 		learn(throttle, interval, busy);
 		throttle->closed_ns = less(throttle->closed_ns, interval->predicted_ns);
@@ -551,6 +554,55 @@ uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_n
 	__atomic_sub_fetch(account->balance_ns, (int64_t)defer(account, charged, surprise_ns),
 			   __ATOMIC_RELAXED);
 	return charged;
+}
+
+void throttle_charge_own(struct throttle *throttle, uint64_t busy_ns, uint64_t surprise_ns,
+			 uint64_t end_ns)
+{
+	const struct throttle_account *account = &throttle->account;
+	uint64_t charged_ns = throttle_charge(account, busy_ns, surprise_ns, end_ns);
+	int64_t balance_ns = __atomic_load_n(account->balance_ns, __ATOMIC_RELAXED);
+	uint64_t beyond_ns;
+
+	if (balance_ns >= -(int64_t)THROTTLE_OWED_NS)
+		return;
+	/* No more than is its own, however much was forged. */
+	beyond_ns =
+		least(charged_ns, (uint64_t) - (int64_t)THROTTLE_OWED_NS - (uint64_t)balance_ns);
+	throttle->owed_ns += least(beyond_ns, UINT64_MAX - throttle->owed_ns);
+	__atomic_add_fetch(account->balance_ns, (int64_t)beyond_ns, __ATOMIC_RELAXED);
+}
+
+void throttle_repay(struct throttle *throttle)
+{
+	int64_t *balance = throttle->account.balance_ns;
+	int64_t above_ns;
+	uint64_t paid_ns;
+
+	if (throttle->owed_ns == 0)
+		return;
+	above_ns = __atomic_load_n(balance, __ATOMIC_RELAXED);
+	if (above_ns <= -(int64_t)THROTTLE_OWED_NS)
+		return;
+	paid_ns = least(throttle->owed_ns, (uint64_t)above_ns + THROTTLE_OWED_NS);
+	throttle->owed_ns -= paid_ns;
+	__atomic_sub_fetch(balance, (int64_t)paid_ns, __ATOMIC_RELAXED);
+}
+
+bool throttle_is_stalled(const struct throttle *throttle, const struct throttle_class *class,
+			 const struct throttle_interval *oldest, uint64_t begun_ns, uint64_t now_ns)
+{
+	uint64_t later_ns = less(throttle_pending(throttle), oldest->predicted_ns);
+	uint64_t doublings = later_ns / THROTTLE_HORIZON_NS;
+	uint64_t expected_ns = oldest->predicted_ns + oldest->idle_ns;
+
+	if (class->samples == 0)
+		doublings += throttle->unknown;
+	else
+		doublings += class->cost_ns / THROTTLE_HORIZON_NS;
+	return throttle_available(&throttle->account, 0) > -(int64_t)THROTTLE_HORIZON_NS &&
+	       less(now_ns, begun_ns) >
+		       expected_ns + (THROTTLE_STALL_NS << least(doublings, THROTTLE_MOST_STALLS));
 }
 
 int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns)

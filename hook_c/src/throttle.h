@@ -35,7 +35,10 @@
 #define THROTTLE_TRUST 64    /* launches of a class, after which its batches have one more */
 #define THROTTLE_TRUSTED 256 /* after which they have no end */
 #define THROTTLE_DEFERRED_NS UINT64_C(100000000) /* owed for want of knowledge: not all at once */
-#define THROTTLE_OWED_NS UINT64_C(10000000000)   /* nobody is made to pay for more */
+#define THROTTLE_OWED_NS UINT64_C(10000000000)   /* the account holds no more; who took it does */
+#define THROTTLE_MOST_UNKNOWN 4                  /* launches under way of which nothing is known */
+#define THROTTLE_STALL_NS UINT64_C(100000000)    /* beyond what was predicted, without a mark */
+#define THROTTLE_MOST_STALLS 20                  /* times that the wait for the next doubles */
 
 /* The part of struct vgpu_usage_turn that is the account. */
 struct throttle_account {
@@ -88,6 +91,7 @@ struct throttle_interval {
 	bool is_bracketed;      /* one launch, from a mark on an idle card on */
 	bool is_graph;          /* its first launch is a graph's */
 	uint16_t last;          /* the class of the last launch */
+	uint16_t unknown;       /* launches in it of which nothing was known */
 };
 
 /* First one line of the processor's cache: all that nearly every launch reads and changes. */
@@ -117,6 +121,8 @@ struct throttle {
 	uint64_t bracket_ns; /* when the open interval's first mark was made, on an idle card */
 	uint64_t drain_ns;   /* learnt: an idle start after a wait takes so much longer */
 	uint64_t launch_ns;  /* learnt: of the driver's own launch */
+	uint64_t owed_ns;    /* charged to this process beyond what the account holds */
+	uint32_t unknown;    /* launches under way of which nothing was known */
 	struct throttle_account account;
 	struct throttle_class class[THROTTLE_CLASSES] __attribute__((aligned(64)));
 };
@@ -227,6 +233,14 @@ static inline bool throttle_must_end(const struct throttle *throttle, uint64_t n
 {
 	return throttle->queue_end_ns <= now_ns &&
 	       (throttle->open.launches == 0 || throttle->is_known_dry);
+}
+
+/* Whether a launch of the class has to wait until others that nothing is known of were measured. */
+static inline bool throttle_is_unknown(const struct throttle *throttle,
+				       const struct throttle_class *class)
+{
+	return class->samples == 0 && throttle->unknown != 0 &&
+	       (class->is_out || throttle->unknown >= THROTTLE_MOST_UNKNOWN);
 }
 
 /* Begins the class's next batch, if its last one is at an end; false: what came before that one has
@@ -361,6 +375,16 @@ void throttle_drained(struct throttle *throttle, bool has_blocked, uint64_t now_
 void throttle_refill(const struct throttle_account *account, uint32_t percent, uint64_t horizon_ns,
 		     uint64_t kept_ns, uint64_t pending_ns, uint64_t now_ns);
 
+/* Pays, of what has come in, what this process owes beyond what the account holds. */
+void throttle_repay(struct throttle *throttle);
+
+/* Whether a launch of the class may go although something forbids it: the work that it would wait
+ * behind has gone on for far too long, since `begun_ns`, and may itself wait for the program. What
+ * has gone so is little, and is charged when that work has ended. */
+bool throttle_is_stalled(const struct throttle *throttle, const struct throttle_class *class,
+			 const struct throttle_interval *oldest, uint64_t begun_ns,
+			 uint64_t now_ns);
+
 /* Charges the busy time before `end_ns`; what other processes of the container were charged for
  * at the same time is not charged twice. Of it `surprise_ns` are deferred: a launch at an old price
  * that took fifty times as long must not keep its program waiting for all of that. What is deferred
@@ -368,6 +392,10 @@ void throttle_refill(const struct throttle_account *account, uint32_t percent, u
  * what was charged. */
 uint64_t throttle_charge(const struct throttle_account *account, uint64_t busy_ns,
 			 uint64_t surprise_ns, uint64_t end_ns);
+
+/* The same, of this process, which remembers what the account does not hold. */
+void throttle_charge_own(struct throttle *throttle, uint64_t busy_ns, uint64_t surprise_ns,
+			 uint64_t end_ns);
 
 /* Credit beyond what is under way; negative: owed. */
 int64_t throttle_available(const struct throttle_account *account, uint64_t pending_ns);

@@ -78,6 +78,7 @@ struct program {
 	bool is_paced;     /* waits for what it has launched 2 ms of work or 8 launches ago */
 	bool is_varied;    /* one function of 10 us to 3 ms */
 	bool is_training;  /* the steps of training_step.h, each of them waited for */
+	bool is_new;       /* each launch is of another shape */
 	bool is_silent;    /* there is no wait before a pause */
 	bool is_dependent; /* programmatic launches */
 	bool is_legacy;    /* launches in the default stream of old */
@@ -484,6 +485,9 @@ static void work(unsigned int number)
 		uint64_t collective = 0;
 		uint64_t ns = duration_of(own);
 		uint64_t key = own->is_varied || own->first_ns != 0 ? 1 : ns;
+
+		key = own->is_new ? own->launches + 1 : key;
+
 		uintptr_t stream = 16 + own->launches % (own->streams == 0 ? 1 : own->streams);
 
 		if (own->is_legacy)
@@ -1163,6 +1167,89 @@ static void test_kernels_that_begin_to_take_longer_are_paid_for(void)
 	}
 }
 
+/* Of what was never seen before only few launches are under way, and all of it is paid for. */
+static void test_what_is_never_seen_twice_is_paid_for(void)
+{
+	static const uint32_t percents[] = {10, 50};
+	static const uint64_t lengths_ms[] = {50, 1000, 5000};
+
+	for (unsigned int i = 0; i < 6; i++) {
+		struct program what = {.kernel_ns = lengths_ms[i / 2] * SIM_MS, .is_new = true};
+		uint64_t run_ns = 200 * what.kernel_ns;
+		char name[64];
+
+		(void)alone(what, percents[i % 2]);
+		CHECK(program[0].launches * what.kernel_ns <= 2500 * SIM_MS + 9 * what.kernel_ns);
+		sim_run(run_ns);
+		snprintf(name, sizeof(name), "%u %% of new kernels of %u ms", percents[i % 2],
+			 (unsigned int)lengths_ms[i / 2]);
+		CHECK(is_near(name, share(0, RUN_NS + run_ns), percents[i % 2], 5.5));
+	}
+}
+
+/* The card is never dry while they are measured. */
+static void test_what_is_never_seen_twice_may_be_short(void)
+{
+	struct program what = {.kernel_ns = 200 * SIM_US, .is_new = true};
+
+	CHECK(is_near("90 % of new kernels of 200 us", alone(what, 90), 90, 2));
+	what.kernel_ns = 20 * SIM_US;
+	CHECK(is_near("50 % of new kernels of 20 us", alone(what, 50), 50, 2));
+}
+
+/* A kernel of 2 s that a program with a latch would end after its last launch; 400 launches of what
+ * follows were measured. */
+static uint64_t latch_ns;
+static uint64_t behind_latch;
+static uint64_t latch_work_ns;
+
+static void launch_of(unsigned int number, uint64_t key, uint64_t ns)
+{
+	struct hook_call call = {0};
+
+	let_through(&call, &program[number], (struct launch){.key = key}, (void *)16);
+	sim_launch(0, ns, 0);
+	gate_end(&call);
+}
+
+static void launch_behind_a_latch(unsigned int number)
+{
+	for (unsigned int i = 0; i < 400; i++)
+		launch_of(number, 1, latch_work_ns);
+	end_burst(&program[number]);
+	launch_of(number, 2, 2000 * SIM_MS);
+	latch_ns = sim_now();
+	for (behind_latch = 0; behind_latch < 300; behind_latch++)
+		launch_of(number, 1, latch_work_ns);
+	latch_ns = sim_now() - latch_ns;
+	for (;;)
+		launch_of(number, 1, latch_work_ns);
+}
+
+static void test_launches_behind_a_latch_return(void)
+{
+	static const uint32_t percents[] = {10, 50, 90};
+
+	latch_work_ns = 10 * SIM_US;
+	for (unsigned int i = 0; i < 3; i++) {
+		begin();
+		contain(0, percents[i], 1);
+		start_as((struct program){0}, 0, launch_behind_a_latch);
+		sim_run(4 * RUN_NS);
+		CHECK(behind_latch == 300 && latch_ns < 300 * SIM_MS);
+		sim_run(4 * RUN_NS);
+		CHECK(is_near("with a latch", share(0, 8 * RUN_NS), percents[i],
+			      percents[i] == 90 ? 10 : 2));
+	}
+	/* Of long ones no more goes than twice before it ends. */
+	latch_work_ns = 100 * SIM_MS;
+	begin();
+	contain(0, 50, 1);
+	start_as((struct program){0}, 0, launch_behind_a_latch);
+	sim_run(100 * SIM_MS * 400 * 2);
+	CHECK(behind_latch <= 3);
+}
+
 static const uint32_t thirty_seventy[] = {30, 70};
 
 /* Beside others that want all they may have. */
@@ -1816,6 +1903,9 @@ int main(void)
 	RUN(test_a_launch_counts_on_the_card_of_its_stream);
 	RUN(test_what_is_no_share_gets_the_least);
 	RUN(test_who_has_lost_its_slot_is_seen_in_its_new_one);
+	RUN(test_what_is_never_seen_twice_is_paid_for);
+	RUN(test_what_is_never_seen_twice_may_be_short);
+	RUN(test_launches_behind_a_latch_return);
 	RUN(test_kernels_that_begin_to_take_longer_are_paid_for);
 	RUN(test_kernels_that_begin_to_take_longer_stall_nobody);
 	RUN(test_who_alternates_gains_and_loses_nothing);
