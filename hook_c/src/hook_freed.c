@@ -15,6 +15,8 @@
 #define GIVING_NS UINT64_C(50000000)
 #define GIVING_WAIT_NS 100000
 
+#define MOST_UNFINISHED 256 /* that are asked for in passing */
+
 void exchange_capture_mode(int *mode)
 {
 	driver.cuThreadExchangeStreamCaptureMode(mode);
@@ -38,14 +40,45 @@ bool record_event(void *stream, void *context, void **event)
 	return done;
 }
 
-static struct tenant_freed *take_place(struct tenant *tenant)
+static struct tenant_freed_block *next_of(const struct tenant_freed_block *block)
 {
-	for (unsigned int i = 0; i < TENANT_MAX_FREED; i++) {
+	return __atomic_load_n(&block->next, __ATOMIC_ACQUIRE);
+}
+
+static struct tenant_freed *place_in(struct tenant_freed_block *block)
+{
+	for (unsigned int i = 0; i < TENANT_FREED; i++) {
 		uint32_t state = TENANT_FREED_NONE;
 
-		if (__atomic_compare_exchange_n(&tenant->freed[i].state, &state, TENANT_FREED_TAKEN,
+		if (__atomic_compare_exchange_n(&block->freed[i].state, &state, TENANT_FREED_TAKEN,
 						false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-			return &tenant->freed[i];
+			return &block->freed[i];
+	}
+	return NULL;
+}
+
+/* A block behind the last one, which may be another thread's. NULL: there is no memory. */
+static struct tenant_freed_block *add_block(struct tenant_freed_block *last)
+{
+	struct tenant_freed_block *none = NULL;
+	struct tenant_freed_block *fresh = sys_map(sizeof(*fresh), PROT_READ | PROT_WRITE, -1);
+
+	if (fresh == NULL || __atomic_compare_exchange_n(&last->next, &none, fresh, false,
+							 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return fresh;
+	sys_unmap(fresh, sizeof(*fresh));
+	return none;
+}
+
+static struct tenant_freed *take_place(struct tenant *tenant)
+{
+	for (struct tenant_freed_block *block = &tenant->freed; block != NULL;) {
+		struct tenant_freed *freed = place_in(block);
+		struct tenant_freed_block *next = next_of(block);
+
+		if (freed != NULL)
+			return freed;
+		block = next != NULL ? next : add_block(block);
 	}
 	return NULL;
 }
@@ -180,18 +213,29 @@ static bool take_freed(struct tenant_freed *freed, uint32_t *state)
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-static void settle_all(struct tenant *tenant, int *event_waits, int *giving_waits)
+/* No further when the streams of `most` more have not come to them. */
+static void settle_block(struct tenant *tenant, struct tenant_freed_block *block, int *event_waits,
+			 int *giving_waits, unsigned int *most)
 {
-	for (unsigned int i = 0; i < TENANT_MAX_FREED; i++) {
-		struct tenant_freed *freed = &tenant->freed[i];
+	for (unsigned int i = 0; i < TENANT_FREED && *most != 0; i++) {
+		struct tenant_freed *freed = &block->freed[i];
 		uint32_t state;
 
 		if (!take_freed(freed, &state))
 			continue;
 		state = settle_one(tenant, freed, state, event_waits, giving_waits);
+		*most -= state == TENANT_FREED_PENDING;
 		if (state != TENANT_FREED_NONE)
 			__atomic_store_n(&freed->state, state, __ATOMIC_RELEASE);
 	}
+}
+
+static void settle_all(struct tenant *tenant, int *event_waits, int *giving_waits,
+		       unsigned int most)
+{
+	for (struct tenant_freed_block *block = &tenant->freed; block != NULL;
+	     block = next_of(block))
+		settle_block(tenant, block, event_waits, giving_waits, &most);
 }
 
 bool freed_settle(struct tenant *tenant, int *waits)
@@ -201,9 +245,9 @@ bool freed_settle(struct tenant *tenant, int *waits)
 	if (__atomic_load_n(&tenant->freed_count, __ATOMIC_ACQUIRE) == 0)
 		return false;
 	exchange_capture_mode(&mode);
-	settle_all(tenant, waits, NULL);
+	settle_all(tenant, waits, NULL, waits == NULL ? MOST_UNFINISHED : UINT32_MAX);
 	if (waits != NULL) /* the driver gives all of it back at the same time */
-		settle_all(tenant, NULL, waits);
+		settle_all(tenant, NULL, waits, UINT32_MAX);
 	exchange_capture_mode(&mode);
 	return true;
 }
@@ -225,10 +269,10 @@ int wait_end(struct hook_call *call, int status)
 	return status;
 }
 
-void freed_forget_context(struct tenant *tenant, uint64_t context)
+static void forget_in(struct tenant *tenant, struct tenant_freed_block *block, uint64_t context)
 {
-	for (unsigned int i = 0; i < TENANT_MAX_FREED; i++) {
-		struct tenant_freed *freed = &tenant->freed[i];
+	for (unsigned int i = 0; i < TENANT_FREED; i++) {
+		struct tenant_freed *freed = &block->freed[i];
 		uint32_t state;
 
 		if (!take_freed(freed, &state))
@@ -238,4 +282,11 @@ void freed_forget_context(struct tenant *tenant, uint64_t context)
 		else
 			__atomic_store_n(&freed->state, state, __ATOMIC_RELEASE);
 	}
+}
+
+void freed_forget_context(struct tenant *tenant, uint64_t context)
+{
+	for (struct tenant_freed_block *block = &tenant->freed; block != NULL;
+	     block = next_of(block))
+		forget_in(tenant, block, context);
 }

@@ -20,7 +20,7 @@
 
 #define TENANT_MAX_ORDINALS 64
 #define TENANT_MAX_POOLS 256
-#define TENANT_MAX_FREED 256 /* beyond it a free waits for its stream */
+#define TENANT_FREED 256 /* places of a block */
 #define TENANT_MAX_STREAMS 32
 #define TENANT_MAX_LOCALS 256 /* contexts; so many fill several cards by their mere cost */
 
@@ -110,6 +110,12 @@ struct tenant_freed {
 	struct tenant_done done;
 };
 
+/* Blocks are added, and never go. */
+struct tenant_freed_block {
+	struct tenant_freed freed[TENANT_FREED];
+	struct tenant_freed_block *next;
+};
+
 enum tenant_state {
 	TENANT_INERT,
 	TENANT_ENFORCED,
@@ -144,7 +150,7 @@ struct tenant {
 	uint64_t threads_of_ordinal[TENANT_MAX_ORDINALS]; /* 0 not asked yet */
 	uint32_t local_locked;                            /* never over a call of the driver */
 	struct tenant_local local[TENANT_MAX_LOCALS];
-	struct tenant_freed freed[TENANT_MAX_FREED];
+	struct tenant_freed_block freed;
 	uint32_t slabs[VGPU_MAX_DEVICES]; /* by card: that small memory holds; slabs.c */
 	uint64_t last_object;             /* number of the last object of cuMemCreate */
 	/* By card: the primary context, while it is charged. */

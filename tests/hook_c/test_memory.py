@@ -177,6 +177,29 @@ def test_memory_freed_behind_a_kernel_is_charged_until_it_has_run(
     assert container.used() == gpu.used_bytes() == 900 * MIB
 
 
+def test_no_free_in_a_stream_waits_however_many_there_are(
+    container: Container, start: Start, gpu: SimulatedGpu
+) -> None:
+    """What they stand behind may wait for the program."""
+    tenant = start(container)
+    kernel = tenant.do("kernel", "busy_10s")
+    addresses = []
+    for _ in range(600):
+        code, address = tenant.do("allocate", 2 * MIB if not addresses else 4096)
+        assert code == 0
+        addresses.append(address)
+    assert tenant.do("launch", kernel) == 0
+
+    begun = time.monotonic()
+    for address in addresses:
+        assert tenant.do("call", "cuMemFreeAsync", address, 0) == 0
+
+    assert time.monotonic() - begun < 8
+    assert container.used() == gpu.used_bytes() > 0
+    assert tenant.do("call", "cuCtxSynchronize") == 0
+    assert container.used() == gpu.used_bytes() == 0
+
+
 def test_a_wait_that_fails_gives_nothing_back(
     container: Container, start: Start, gpu: SimulatedGpu
 ) -> None:
