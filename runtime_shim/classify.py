@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from vgpu.privileges import UNDOING
+
 from runtime_shim.messages import ContainerName, name_by_id
 from runtime_shim.request import is_request
 from runtime_shim.spec import (
@@ -49,8 +51,8 @@ class Classification:
     """It is the sandbox of a pod: it runs nothing but `pause`, and the kubelet mounts nothing."""
     privileged: bool
     """Every device is allowed and CAP_SYS_ADMIN is held: root of the host in all but name."""
-    sys_admin: bool
-    """It may unmount what we mount."""
+    undoing: frozenset[str]
+    """Its capabilities with which it could undo what limits it, without `CAP_`."""
     host_pid: bool
     """It is in the host's PID namespace."""
     host_dev: bool
@@ -74,7 +76,7 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
     env = environment(spec)
     marks = annotations_of(spec)
     podman = marks.get("io.container.manager") == "libpod"
-    sys_admin = _has_sys_admin(spec)
+    undoing = _undoing_capabilities(spec)
     kubelet_mount = _has_kubelet_mount(spec)
     asks = UUID_VARIABLE in env if mode == "kubernetes" else any(map(is_request, env))
     return Classification(
@@ -84,8 +86,8 @@ def classify(spec: Spec, *, mode: Mode = "local") -> Classification:
         or ("io.kubernetes.cri-o.SandboxID" in marks and not podman)
         or kubelet_mount,
         sandbox=_is_marked_sandbox(marks) and not kubelet_mount,
-        privileged=sys_admin and allows_all_devices(spec),
-        sys_admin=sys_admin,
+        privileged="SYS_ADMIN" in undoing and allows_all_devices(spec),
+        undoing=undoing,
         host_pid=_is_in_host_pid_namespace(spec),
         host_dev=any(host_path(mount) == "/dev" for mount in mounts(spec)),
         pod_uid=_mark(marks, "cri.sandbox-uid", "pod.uid"),
@@ -118,16 +120,16 @@ def _has_kubelet_mount(spec: Spec) -> bool:
     )
 
 
-def _has_sys_admin(spec: Spec) -> bool:
-    """Tell whether any set holds it: what is bounding alone comes by a program with file caps.
+def _undoing_capabilities(spec: Spec) -> frozenset[str]:
+    """Return what any set holds: what is bounding alone comes by a program with file caps.
 
-    crun takes names in any case, and numbers (21) too.
+    crun takes names in any case, with anything behind them, and numbers (21), which count as all.
     """
     capabilities = section(section(spec, "process"), "capabilities")
-    names = {name for kind in capabilities for name in texts(capabilities, kind)}
-    if "CAP_SYS_ADMIN" in names:
-        return True
-    return any("SYS_ADMIN" in name.upper() or name[:1].isdigit() for name in names)
+    names = {name.upper() for kind in capabilities for name in texts(capabilities, kind)}
+    if any(name[:1].isdigit() for name in names):
+        return frozenset(UNDOING)
+    return frozenset(undoing for undoing in UNDOING if any(undoing in name for name in names))
 
 
 def _is_in_host_pid_namespace(spec: Spec) -> bool:

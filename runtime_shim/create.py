@@ -408,7 +408,7 @@ class Creator:
 
     def _check_policy(self, creation: _Creation, facts: Classification) -> None:
         check_managed(facts, sys_admin=self._config.policy.sys_admin)
-        if facts.sys_admin:
+        if "SYS_ADMIN" in facts.undoing:
             self._weakened(creation, "CAP_SYS_ADMIN can unmount what limits the container")
 
     def _weakened(self, creation: _Creation, why: str) -> None:

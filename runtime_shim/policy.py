@@ -8,6 +8,8 @@ import fnmatch
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from vgpu.privileges import UNDOING
+
 from runtime_shim.classify import Classification
 from runtime_shim.config import DRIVER_CAPABILITIES
 from runtime_shim.errors import RefusedError
@@ -78,11 +80,13 @@ def check_managed(facts: Classification, *, sys_admin: str = "refuse") -> None:
             "it is privileged, so that no slice could hold it",
             "start it without --privileged (privileged: true), or without a vgpu request",
         )
-    if facts.sys_admin and sys_admin != "allow":
+    for name in (name for name in UNDOING if name in facts.undoing):
+        if name == "SYS_ADMIN" and sys_admin == "allow":
+            continue
+        by_policy = ", or set policy.sys_admin = allow on the node for weaker isolation"
         raise RefusedError(
-            "it holds CAP_SYS_ADMIN, with which it can unmount what limits it",
-            "start it without --cap-add SYS_ADMIN, or set policy.sys_admin = allow on the node for"
-            " weaker isolation",
+            f"it holds CAP_{name}, with which it {UNDOING[name]}",
+            f"start it without --cap-add {name}{by_policy if name == 'SYS_ADMIN' else ''}",
         )
     if facts.host_pid:
         raise RefusedError(

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from vgpu.privileges import UNDOING
+
 from scheduler_cache.admission.podspec import (
     ContainerSource,
     Json,
@@ -31,8 +33,7 @@ _LIB: Final = rf"(usr{_SLASH}(local{_SLASH})?|var{_SLASH})?lib"
 OWN_PATHS: Final = rf"^{_SLASH}{_ROOT}((var{_SLASH})?run|{_LIB}|dev|etc|opt){_SLASH}vgpu(/|$)"
 """Host paths of ours: sockets, limits and answers; configuration, library and launcher."""
 
-# Capabilities that undo a mount, a device rule or a file's protection.
-_CAPABILITIES: Final = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH"})
+_CAPABILITIES: Final = frozenset({"ALL", *UNDOING})
 
 # Where a host path shows cards, our files or processes: what holds them, and what is beneath. Where
 # programs and library are is the node's to know, which refuses what holds them. Other devices, such

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vgpu.privileges import UNDOING
 
 from tests.fakes.gpu import SimulatedGpu
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
@@ -61,6 +62,20 @@ def test_sys_admin_with_a_slice_is_refused(
     bundle.write()
 
     with pytest.raises(RuntimeFailedError, match="CAP_SYS_ADMIN.*without --cap-add SYS_ADMIN"):
+        runtime.start_detached(bundle, "a")
+
+
+@pytest.mark.parametrize("name", [name for name in UNDOING if name != "SYS_ADMIN"])
+def test_other_capabilities_that_undo_a_limit_are_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, name: str
+) -> None:
+    """`docker run --cap-add DAC_READ_SEARCH`, then `open_by_handle_at` of the limits file."""
+    bundle = make_bundle("a", slice_env("2Gi"))
+    capabilities = bundle.spec["process"]["capabilities"]
+    capabilities["bounding"] = [*capabilities["bounding"], f"CAP_{name}"]
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match=f"it holds CAP_{name}, with which it can"):
         runtime.start_detached(bundle, "a")
 
 

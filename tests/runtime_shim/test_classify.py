@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from vgpu.privileges import UNDOING
 
 from runtime_shim.classify import Mode, classify
 from runtime_shim.messages import ContainerName
 from runtime_shim.spec import Spec, SpecError
 from tests.runtime_shim.specs import GOLDEN, bind, load, plain_spec
+from tests.testbed.oci import CAPABILITIES
 
 ID = "c66bb71f70cc6c7fc90b28d8b41fafea836610eed8955087a36ddb90ccf0b5e1"
 POD = "/var/lib/kubelet/pods/3d2a8f5e-7c1b-4a68-9f0e-2b6d4c8e1a55"
@@ -140,7 +142,24 @@ def test_the_right_to_unmount_counts_in_every_set(kind: str, name: str) -> None:
     spec = plain_spec()
     spec["process"]["capabilities"] = {"bounding": ["CAP_CHOWN"], kind: ["CAP_CHOWN", name]}
 
-    assert classify(spec).sys_admin
+    assert "SYS_ADMIN" in classify(spec).undoing
+
+
+@pytest.mark.parametrize("name", UNDOING)
+def test_what_undoes_a_limit_is_known_by_its_name(name: str) -> None:
+    spec = plain_spec()
+    spec["process"]["capabilities"] = {"bounding": ["CAP_CHOWN", f"CAP_{name}"]}
+
+    assert classify(spec).undoing == {name}
+
+
+def test_what_images_for_gpus_need_undoes_nothing() -> None:
+    spec = plain_spec()
+    needed = ["SYS_PTRACE", "SYS_NICE", "IPC_LOCK", "NET_ADMIN", "SYS_RESOURCE", "PERFMON"]
+    names = [*CAPABILITIES, *(f"CAP_{name}" for name in needed)]
+    spec["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), names)
+
+    assert not classify(spec).undoing
 
 
 def in_another_case(path: str) -> Spec:
@@ -221,4 +240,4 @@ def test_the_hosts_pid_namespace_and_dev_are_noticed() -> None:
 def test_a_plain_container_is_closed() -> None:
     facts = classify(plain_spec())
 
-    assert not any((facts.privileged, facts.sys_admin, facts.host_pid, facts.host_dev))
+    assert not any((facts.privileged, facts.undoing, facts.host_pid, facts.host_dev))

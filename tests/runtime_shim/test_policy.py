@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from vgpu.privileges import UNDOING
 
 from runtime_shim.classify import Classification, classify
 from runtime_shim.errors import RefusedError
@@ -69,8 +70,13 @@ def test_other_rules_leave_a_container_as_it_is(
     [
         (replace(FACTS, privileged=True), "it is privileged.*without --privileged"),
         (
-            replace(FACTS, sys_admin=True),
+            replace(FACTS, undoing=frozenset({"SYS_ADMIN"})),
             "holds CAP_SYS_ADMIN.*without --cap-add SYS_ADMIN, or set policy.sys_admin",
+        ),
+        *(
+            (replace(FACTS, undoing=frozenset({name})), f"CAP_{name}, with .*--cap-add {name}$")
+            for name in UNDOING
+            if name != "SYS_ADMIN"
         ),
         (replace(FACTS, host_pid=True), "host's PID namespace.*without --pid=host"),
         (replace(FACTS, host_dev=True), "mounts the host's /dev.*only the devices"),
@@ -84,9 +90,13 @@ def test_a_slice_for_a_container_that_could_leave_it_is_refused(
 
 
 def test_a_node_may_allow_sys_admin_but_nothing_beyond() -> None:
-    facts = replace(FACTS, sys_admin=True)
+    facts = replace(FACTS, undoing=frozenset({"SYS_ADMIN"}))
 
     check_managed(facts, sys_admin="allow")
+    with pytest.raises(RefusedError, match="CAP_SYS_MODULE"):
+        check_managed(
+            replace(facts, undoing=frozenset({"SYS_ADMIN", "SYS_MODULE"})), sys_admin="allow"
+        )
     with pytest.raises(RefusedError, match="it is privileged"):
         check_managed(replace(facts, privileged=True), sys_admin="allow")
 
