@@ -18,6 +18,8 @@ from runtime_shim.spec import (
     Item,
     Spec,
     destination,
+    device_path,
+    devices,
     is_bind,
     mount_type,
     section,
@@ -56,6 +58,14 @@ _LIBRARY_FOLDERS = {
         "/usr/lib",
     )
     for machine, triplet in (("x86_64", "x86_64-linux-gnu"), ("aarch64", "aarch64-linux-gnu"))
+}
+
+# What runtimes put into an empty /dev. Source: OCI runtime-spec 1.2, runtime-linux.md.
+_DEV_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
 }
 
 # Loaders are 0.2 MiB, 1.5 MiB with symbols; preload files are a line.
@@ -107,6 +117,7 @@ def inspect_rootfs(
                 preload, notes = _inspect_preload(bundle_fd, root_fd, tree, view)
             except RefusedError as error:
                 objection = error
+            _check_covers(tree, spec, preloaded=objection is None)
         return RootfsFacts(
             loader=loader,
             library_dir=_library_dir(root_fd, loader),
@@ -215,6 +226,20 @@ def _check_dev(tree: Tree) -> None:
             f"its /dev is {what} and not a tmpfs of its own",
             "start it with the engine's own /dev, without a volume there",
         )
+
+
+def _check_covers(tree: Tree, spec: Spec, *, preloaded: bool) -> None:
+    """Demand that nothing the runtime makes after the mounts covers what we mount."""
+    linux = section(spec, "linux")
+    ours = [VGPU_FOLDER, *(tree.trail(PRELOAD_FILE) if preloaded else ())]
+    masked = [("masked path", path) for path in texts(linux, "maskedPaths")]
+    for kind, path in [*masked, *(("device", device_path(node)) for node in devices(spec))]:
+        real = tree.resolve(path, _DEV_LINKS)
+        if within(real, VGPU_FOLDER) or any(within(own, real) for own in ours):
+            raise RefusedError(
+                f"its {kind} {path!r} covers what holds it to its slice",
+                f"leave it out: {VGPU_FOLDER} and {PRELOAD_FILE} belong to vgpu",
+            )
 
 
 def _inspect_preload(

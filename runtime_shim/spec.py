@@ -27,6 +27,7 @@ _ROOT_KEYS = frozenset({"path"})
 _MOUNT_KEYS = frozenset({"destination", "options", "source", "type"})
 _LINUX_KEYS = frozenset({"cgroupsPath", "devices", "namespaces", "resources", "uidMappings"})
 _MAPPING_KEYS = frozenset({"containerID", "hostID", "size"})
+_CLOSING_KEYS = frozenset({"maskedPaths", "seccomp"})
 _RESOURCE_KEYS = frozenset({"devices"})
 _NODE_KEYS = frozenset({"fileMode", "gid", "major", "minor", "path", "type", "uid"})
 _RULE_KEYS = frozenset({"access", "allow", "major", "minor", "type"})
@@ -133,7 +134,7 @@ def check_keys(spec: Spec) -> None:
     _check_case(_USER_KEYS, section(process, "user"))
     _check_case(_ROOT_KEYS, section(spec, "root"))
     _check_case(_MOUNT_KEYS, *items(spec, "mounts"))
-    _check_case(_LINUX_KEYS, linux)
+    _check_case(_LINUX_KEYS | _CLOSING_KEYS, linux)
     _check_case(_MAPPING_KEYS, *items(linux, "uidMappings"))
     _check_case(_RESOURCE_KEYS, resources)
     _check_case(_NODE_KEYS, *items(linux, "devices"))
@@ -225,6 +226,11 @@ def mounts(spec: Spec) -> list[Item]:
 def devices(spec: Spec) -> list[Item]:
     """Return `linux.devices`. Raises SpecError."""
     return _device_items(section(spec, "linux"))
+
+
+def device_path(node: Mapping[str, Any]) -> str:
+    """Return where a device goes, as it is written."""
+    return _text(node, "path")
 
 
 def device_rules(spec: Spec) -> list[Item]:

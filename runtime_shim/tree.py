@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from runtime_shim.errors import RefusedError
 from runtime_shim.openat2 import open_in_root
@@ -24,6 +25,8 @@ _EMPTY_TYPES = frozenset({"tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup"
 
 _ABSENT = ""
 """No link has an empty text."""
+
+_NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
 class Tree:
@@ -54,10 +57,17 @@ class Tree:
                 os.close(fd)
         self._sources.clear()
 
-    def resolve(self, path: str) -> str:
-        """Return `path` without links, also where a link dangles, as runtimes resolve it."""
+    def resolve(self, path: str, later: Mapping[str, str] = _NO_LINKS) -> str:
+        """Return `path` without links, also where a link dangles, as runtimes resolve it.
+
+        `later`: links that the runtime makes where nothing is, once its mounts are there.
+        """
+        return self.trail(path, later)[-1]
+
+    def trail(self, path: str, later: Mapping[str, str] = _NO_LINKS) -> list[str]:
+        """Return where each link on the way of `path` lies, and at last where it leads."""
         names = path.split("/")[::-1]
-        at, links = "", 0
+        at, links = "", list[str]()
         while names:
             name = names.pop()
             if name in ("", "."):
@@ -66,19 +76,26 @@ class Tree:
                 at = at.rpartition("/")[0]
                 continue
             here = f"{at}/{name}"
+            if _is_process(name) and self._is_proc(at):
+                raise RefusedError(
+                    f"{path!r} leads through {here!r}, which is another place to each process",
+                    "name the file by its own path",
+                )
             link = self._look(here)
+            if link == _ABSENT:
+                link = later.get(here)
             if not link:
                 at = here
                 continue
-            links += 1
-            if links > _MAX_LINKS:
+            links.append(here)
+            if len(links) > _MAX_LINKS:
                 raise RefusedError(
                     f"{path!r} leads through more than {_MAX_LINKS} links of its image",
                     "correct the links of the image",
                 )
             at = "" if link.startswith("/") else at
             names += link.split("/")[::-1]
-        return at or "/"
+        return [*links, at or "/"]
 
     def exists(self, real: str) -> bool:
         """Tell whether something is at a resolved path."""
@@ -126,6 +143,11 @@ class Tree:
         self._looks[here] = link
         return link
 
+    def _is_proc(self, real: str) -> bool:
+        """Tell whether the top of the kernel's own /proc is at a resolved path."""
+        covering = self.covering(real or "/")
+        return covering is not None and covering[0] == real and covering[1].get("type") == "proc"
+
     def _base(self, real: str) -> tuple[int | None, str]:
         """Return what `real` lies in, None for nothing, and the path there; "" is its top."""
         covering = self.covering(real)
@@ -147,6 +169,11 @@ class Tree:
             except OSError:
                 self._sources[path] = None
         return self._sources[path]
+
+
+def _is_process(name: str) -> bool:
+    """Tell whether /proc has a folder of that name whose links lead anywhere."""
+    return name in ("self", "thread-self") or name.isdigit()
 
 
 def is_opaque(mount: Item) -> bool:

@@ -39,6 +39,14 @@ def test_an_overlay_of_our_folder_is_refused(bed: Bed, env: dict[str, str]) -> N
     assert bed.node.claim_states() == {}
 
 
+@pytest.mark.parametrize("place", ["/etc/ld.so.preload", "/dev/vgpu", "/etc"])
+def test_a_mask_over_our_files_is_refused(bed: Bed, place: str) -> None:
+    with pytest.raises(EngineFailedError, match=f"masked path '{place}' covers what holds it"):
+        podman_of(bed).start("one", env=slice_env("2Gi"), options=[f"--security-opt=mask={place}"])
+
+    assert bed.node.claim_states() == {}
+
+
 @both
 def test_an_overlay_of_another_folder_starts(
     bed: Bed, tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]

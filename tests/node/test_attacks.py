@@ -241,6 +241,22 @@ def test_nothing_but_ours_is_at_our_place(runtime: OciRuntime, make_bundle: Make
     assert [(kind, options.split(",")[0]) for kind, options in ours] == [("tmpfs", "ro")]
 
 
+@pytest.mark.parametrize("kind", ["maskedPaths", "devices"])
+@pytest.mark.parametrize("place", ["/etc/ld.so.preload", "/dev/vgpu/libvgpu.so", "/x/vgpu"])
+def test_nothing_is_put_over_what_holds_a_container(
+    runtime: OciRuntime, make_bundle: MakeBundle, kind: str, place: str
+) -> None:
+    """`--security-opt mask=/etc/ld.so.preload`; a device of the spec, which crun binds there."""
+    bundle = make_bundle("a", slice_env("2Gi"))
+    (bundle.directory / "rootfs/x").symlink_to("dev")
+    node = {"path": place, "type": "c", "major": 1, "minor": 3}
+    bundle.spec["linux"][kind] = [place if kind == "maskedPaths" else node]
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match=f"{place}' covers what holds it to its slice"):
+        runtime.start_detached(bundle, "a")
+
+
 def patched_loader(folder: Path) -> None:
     """Make the loader below `folder` read another file than ld.so.preload."""
     (loader,) = folder.glob("ld-linux-*")

@@ -297,6 +297,50 @@ def test_a_volume_that_a_dangling_link_puts_at_our_place_is_refused(
         inspect(root, plain_spec(mounts=[bind("/srv", f"/{link}")]))
 
 
+OURS = ("/dev/vgpu", "/dev/vgpu/libvgpu.so", "/dev/vgpu/new", "/dev", "/", "/etc", "etc/./")
+OF_PROC = ("/proc/self/root/etc/ld.so.preload", "/proc/1/root/etc", "/dev/fd/../root/etc", "/p/x")
+ITS_NAMES = ("/etc/ld.so.preload", "/x/../etc/ld.so.preload", "/link", "/a/vgpu")
+
+
+@pytest.mark.parametrize("kind", ["maskedPaths", "devices"])
+@pytest.mark.parametrize("path", [*OURS, *OF_PROC, *ITS_NAMES])
+def test_nothing_is_put_over_what_holds_a_container(root: Path, kind: str, path: str) -> None:
+    (root / "link").symlink_to("etc/ld.so.preload")
+    (root / "p").symlink_to("proc/thread-self/../../root")
+    (root / "a").symlink_to("dev")
+    spec = plain_spec()
+    node = {"path": path, "type": "c", "major": 1, "minor": 3}
+    spec["linux"][kind] = [path if kind == "maskedPaths" else node]
+
+    with pytest.raises(RefusedError, match="covers what holds it|another place to each process"):
+        inspect(root, spec)
+    assert inspect(root, spec, library=False)
+
+
+def test_a_link_on_the_way_to_our_file_is_not_hidden(root: Path) -> None:
+    (root / "opt").mkdir()
+    (root / "opt/preload").symlink_to("/usr/preload")
+    (root / "etc/ld.so.preload").symlink_to("/opt/preload")
+    (root / "usr/preload").touch()
+    spec = plain_spec()
+    for path in ("/opt", "/usr/preload", "/etc"):
+        spec["linux"]["maskedPaths"] = [path]
+        with pytest.raises(RefusedError, match="covers what holds it"):
+            inspect(root, spec)
+
+
+def test_what_engines_mask_and_give_is_fine(root: Path) -> None:
+    spec = plain_spec(devices=[{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}])
+    spec["linux"]["maskedPaths"] = [
+        *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
+        *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+        *("/proc/timer_stats", "/sys/dev/block", "/sys/devices/virtual/powercap"),
+        *("/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/firmware", "/sys/fs/selinux"),
+    ]
+
+    assert inspect(root, spec).preload_objection is None
+
+
 def test_a_container_without_a_library_may_have_any_loader(root: Path) -> None:
     musl_only(root)
 
