@@ -269,7 +269,11 @@ class Creator:
         facts = classify(spec, mode="kubernetes")
         creation.name = facts.name(launch.container_id)
         if facts.sandbox and not facts.managed:
-            return LOW_LEVEL
+            # Anybody may call a container so who starts it past the kubelet; pause needs no card.
+            decision = treat_unmanaged(facts, default=self._config.policy.unmanaged)
+            if decision.treatment is Treatment.VOID:
+                self._void(creation, spec)
+            return await self._start_unmanaged(creation)
         creation.step = "identity"
         identity = self._identity(creation, spec, facts)
         if identity is None or not (facts.managed or pods.known(identity)):

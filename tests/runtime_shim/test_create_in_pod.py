@@ -340,9 +340,32 @@ async def test_what_cannot_be_held_is_refused(
     assert node.counters.refusals["policy"] == 1
 
 
-async def test_a_sandbox_passes_untouched(node: PodNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_cri", [True, False])
+async def test_what_calls_itself_a_sandbox_sees_no_card(
+    node: PodNode, tmp_path: Path, by_cri: bool
+) -> None:
+    """`podman run --annotation io.kubernetes.cri.container-type=sandbox --device /dev/nvidia0`."""
     marks = containerd_marks(kind="sandbox")
-    spec = plain_spec(IMAGE, annotations=marks, rules=[{"allow": True, "access": "rwm"}])
+    if not by_cri:
+        marks = {"io.kubernetes.cri.container-type": "sandbox"}
+    card = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
+    rules = [{"allow": True, "type": "c", "major": 195, "access": "rwm"}]
+    bundle = Bundle(
+        tmp_path / "bundle", plain_spec(IMAGE, annotations=marks, rules=rules, devices=[card])
+    )
+
+    verdict = await create(node, bundle)
+
+    assert verdict.kind == "low-level"
+    assert sees(bundle) == "void"
+    assert bundle.spec()["linux"]["devices"] == []
+    assert rules[0] not in bundle.spec()["linux"]["resources"]["devices"]
+
+
+async def test_a_privileged_sandbox_passes_untouched(node: PodNode, tmp_path: Path) -> None:
+    spec = plain_spec(annotations=containerd_marks(kind="sandbox"))
+    spec["process"]["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
+    spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
     bundle = Bundle(tmp_path / "bundle", spec)
     before = (bundle.folder / "config.json").read_bytes()
 
