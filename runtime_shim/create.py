@@ -40,6 +40,7 @@ from runtime_shim.identity import Identity, IdentityError, check_container_uuid,
 from runtime_shim.inventory import CardFacts, Inventory
 from runtime_shim.isolation import Isolation
 from runtime_shim.library import CURRENT, VerifiedCopies, copies_folders
+from runtime_shim.loading import check_loading
 from runtime_shim.messages import ContainerName, name_by_id, refusal_line
 from runtime_shim.node_watch import PodLookup
 from runtime_shim.policy import (
@@ -433,6 +434,7 @@ class Creator:
         )
         library = None
         if not whole:
+            check_loading(spec, os.uname().machine)
             creation.step = "library"
             library = self._installed.library()
         creation.step = "policy"

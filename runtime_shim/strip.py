@@ -54,6 +54,9 @@ _VARIABLES = frozenset(
 _VARIABLE_PREFIXES = ("NVIDIA_MIG_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
 UUID_VARIABLE = "VGPU_CONTAINER_UUID"
 
+# runc and crun set such a property of the container's scope: DeviceAllow, DevicePolicy.
+_SYSTEMD_DEVICES = "org.systemd.property.Device"
+
 # NVIDIA's runtime reads device names from the destinations of mounts below this folder.
 DEVICE_LISTS = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 
@@ -282,9 +285,14 @@ def _strip_loader(entries: list[str], library: str | None, removed: _Removals) -
 
 
 def _strip_annotations(spec: Spec, removed: _Removals) -> Item | None:
-    gone = {name for name in annotations_of(spec) if is_cdi_annotation(name)}
-    for name in sorted(gone):
+    names = sorted(annotations_of(spec))
+    cdi = [name for name in names if is_cdi_annotation(name)]
+    rules = [name for name in names if name.startswith(_SYSTEMD_DEVICES)]
+    for name in cdi:
         removed.add("cdi", f"annotation {name!r} asks for devices")
+    for name in rules:
+        removed.add("device_rules", f"annotation {name!r} has systemd write the device rules anew")
+    gone = {*cdi, *rules}
     before = section(spec, "annotations")
     return {name: before[name] for name in before if name not in gone} if gone else None
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that only podman has."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,27 @@ def test_an_overlay_of_our_folder_is_refused(bed: Bed, env: dict[str, str]) -> N
 def test_a_mask_over_our_files_is_refused(bed: Bed, place: str) -> None:
     with pytest.raises(EngineFailedError, match=f"masked path '{place}' covers what holds it"):
         podman_of(bed).start("one", env=slice_env("2Gi"), options=[f"--security-opt=mask={place}"])
+
+    assert bed.node.claim_states() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--security-opt=seccomp={profile}"], "profile does not always allow access"),
+        (["--annotation=run.oci.seccomp_bpf_data=AAAA"], "'run.oci.seccomp_bpf_data' changes how"),
+    ],
+)
+def test_a_profile_or_an_annotation_that_hides_our_file_is_refused(
+    bed: Bed, tmp_path: Path, options: list[str], message: str
+) -> None:
+    rule = {"names": ["access"], "action": "SCMP_ACT_ERRNO", "errnoRet": 2}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
+    words = [word.format(profile=profile) for word in options]
+
+    with pytest.raises(EngineFailedError, match=message):
+        podman_of(bed).start("one", env=slice_env("2Gi"), options=words)
 
     assert bed.node.claim_states() == {}
 

@@ -257,6 +257,34 @@ def test_nothing_is_put_over_what_holds_a_container(
         runtime.start_detached(bundle, "a")
 
 
+@pytest.mark.parametrize("default", ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG"])
+def test_a_seccomp_profile_that_hides_our_file_is_refused(
+    runtime: OciRuntime, make_bundle: MakeBundle, default: str
+) -> None:
+    """`docker run --security-opt seccomp=x.json`: glibc asks by access(2) for ld.so.preload."""
+    bundle = make_bundle("a", slice_env("2Gi"))
+    rule = {"names": ["access"], "action": "SCMP_ACT_ERRNO", "errnoRet": 2}
+    bundle.spec["linux"]["seccomp"] = {"defaultAction": default, "syscalls": [rule]}
+    bundle.write()
+
+    with pytest.raises(RuntimeFailedError, match="seccomp profile does not always allow access"):
+        runtime.start_detached(bundle, "a")
+
+
+def test_a_seccomp_profile_that_lets_the_loader_work_is_kept(
+    runtime: OciRuntime, make_bundle: MakeBundle
+) -> None:
+    bundle = make_bundle("a", slice_env("2Gi"))
+    rule = {"names": ["mount", "ptrace"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}
+    bundle.spec["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}
+    bundle.write()
+
+    runtime.start_detached(bundle, "a")
+
+    assert totals(probe_in(runtime, "a")) == {2 * GIB}
+    assert bundle.read()["linux"]["seccomp"] == bundle.spec["linux"]["seccomp"]
+
+
 def patched_loader(folder: Path) -> None:
     """Make the loader below `folder` read another file than ld.so.preload."""
     (loader,) = folder.glob("ld-linux-*")

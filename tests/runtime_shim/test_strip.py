@@ -289,6 +289,20 @@ def test_without_any_rule_everything_is_denied_since_crun_would_set_no_filter() 
     assert device_rules(strip(spec)) == [{"allow": False, "access": "rwm"}]
 
 
+@pytest.mark.parametrize("name", ["DeviceAllow", "DevicePolicy"])
+def test_a_property_of_systemd_that_opens_devices_goes_and_others_stay(name: str) -> None:
+    others = {"org.systemd.property.TimeoutStopUSec": "uint64 1"}
+    spec = plain_spec(annotations={**others, f"org.systemd.property.{name}": "'auto'"})
+
+    stripped, removed = strip_gpu(spec, library=None)
+
+    assert stripped["annotations"] == others
+    assert len(removed) == 1
+    assert name in removed[0]
+    with pytest.raises(RefusedError, match=name):
+        strip_gpu(spec, library=None, deny=["device_rules"])
+
+
 @pytest.mark.parametrize("domain", ["cdi.k8s.io", "nvidia.cdi.k8s.io", "a.b.cdi.k8s.io"])
 def test_cdi_annotations_go_and_others_stay(domain: str) -> None:
     """NVIDIA's runtime obeys the prefixes that it is configured with: the GPU operator's, say."""
