@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import platform
 import stat
@@ -18,12 +19,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
 from runtime_shim.elf import MACHINES
 from runtime_shim.errors import RefusedError
-from runtime_shim.files import is_noexec, is_read_only, write_all
+from runtime_shim.files import is_noexec, is_read_only, open_at_once, read_at_once, write_all
 from runtime_shim.symbols import parse_symbols
 
 CURRENT: Final = "current"
@@ -120,7 +122,7 @@ def recorded_digests(folder: Path) -> Mapping[str, str]:
 
 def digest_of(path: Path) -> str:
     """Return the SHA-256 digest of a file's content, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_at_once(path)).hexdigest()
 
 
 def copies_folders(library: Path, state_dir: Path) -> tuple[Path, ...]:
@@ -158,12 +160,18 @@ def copies_folder(library: Path, state_dir: Path) -> Path:
 
 
 class VerifiedCopies:
-    """The agent's copies of what was verified. Blocking calls; any thread."""
+    """The agent's copies of what was verified. Blocking calls; any thread.
+
+    Each stays open for as long as an agent runs: many containers have the same one, and no process
+    can then take the lease that would make the others' starts wait (F_WRLCK; no other matters to
+    who reads). Where a container has taken one before, the next containers get another copy.
+    """
 
     def __init__(self, library: Path, state_dir: Path) -> None:
         self._library = library
         self._state_dir = state_dir
         self._known: dict[Path, tuple[int, ...]] = {}
+        self._open: dict[Path, mmap.mmap] = {}
 
     def library(self) -> Path:
         """Return what containers mount. Raises RefusedError and OSError."""
@@ -174,18 +182,31 @@ class VerifiedCopies:
         return self._copy(verify(self._library.with_name(name)))
 
     def _copy(self, verified: Verified) -> Path:
-        path = verified.path
         build = verified.digest[:_DIGEST_NAME]
         folder = copies_folder(self._library, self._state_dir)
-        copy = folder / build / path.parent.name / path.name
+        for name in chain([build], (f"{build}-{number}" for number in count(2))):
+            with contextlib.suppress(BlockingIOError):
+                return self._copy_in(folder / name, verified)
+        raise AssertionError("count() has no end")
+
+    def _copy_in(self, folder: Path, verified: Verified) -> Path:
+        """Return the copy in one folder. Raises BlockingIOError when a process has a lease on it."""
+        path = verified.path
+        copy = folder / path.parent.name / path.name
         # Root alone enters the folder, and nobody writes here but this: each copy is read once by
         # each agent, and again if it has changed all the same.
         identity = _identity_of(copy)
         if not identity or self._known.get(copy) != identity:
             if not identity or not _is_whole(copy, verified):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._write(copy, verified)
+            self._open[copy] = _mapped(copy)
             self._known[copy] = _identity_of(copy)
+            # Those of other builds, which containers of earlier agents may have.
+            for other in folder.parent.glob("*/*/*"):
+                if other not in self._open:
+                    with contextlib.suppress(OSError, ValueError):
+                        self._open[other] = _mapped(other)
         return copy
 
     def _write(self, copy: Path, verified: Verified) -> None:
@@ -206,6 +227,12 @@ class VerifiedCopies:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """Keep a file open, by a mapping. BlockingIOError when a process has a lease on it."""
+    with open(open_at_once(path, os.O_RDONLY), "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
 
 def _is_whole(copy: Path, verified: Verified) -> bool:

@@ -4,6 +4,10 @@
 `limits` is mapped here for its whole life and rewritten in place. `usage` belongs to the tenant: it
 is read by pread alone, every number is clamped, and nothing in it decides anything but a display
 and the overhead that NVML has already bounded.
+
+Both stay open for writing for as long as an agent has them: the kernel then grants nobody a lease,
+which would make every later open wait. Another owner would not help: CAP_SETUID is in the engines'
+default set, and with it a container becomes any uid.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +40,7 @@ from runtime_shim.abi import (
     fill_header,
 )
 from runtime_shim.errors import RefusedError
-from runtime_shim.files import write_all
+from runtime_shim.files import open_at_once, read_at_once, write_all
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +94,18 @@ class Usage:
 class Region:
     """The files of one container with a library. Calls from any thread; one writer at a time."""
 
-    def __init__(self, folder: Path, allocation: pb.Allocation, limits: mmap.mmap) -> None:
+    def __init__(self, folder: Path, allocation: pb.Allocation) -> None:
+        """Without its files until `attach` or `open`: meanwhile nothing is written."""
         self.folder = folder
         self.allocation = allocation
         self.slots_seen = 0
         """The most slots that its usage file ever said were used."""
         self._lock = threading.Lock()
-        self._mapping = limits
-        # The cast keeps no export of the buffer, so that close() can unmap.
-        self._limits: Any = ffi.cast("struct vgpu_limits *", ffi.from_buffer(limits))
+        self._closed = False
+        self._mapping: mmap.mmap | None = None
+        self._usage: int | None = None
+        self._limits: Any = None
+        self._is_unwritten = False
 
     @property
     def limits_path(self) -> Path:
@@ -114,6 +121,35 @@ class Region:
     def preload_path(self) -> Path:
         """What the container sees as /etc/ld.so.preload."""
         return self.folder / "ld.so.preload"
+
+    def attach(self, limits: int, usage: int | None) -> None:
+        """Take the files, by descriptors that are open for writing; duplicates both."""
+        with self._lock:
+            if self._closed:
+                return
+            self._mapping = mmap.mmap(limits, LIMITS_BYTES)  # holds a descriptor of its own
+            self._usage = None if usage is None else os.dup(usage)
+            # The cast keeps no export of the buffer, so that close() can unmap.
+            self._limits = ffi.cast("struct vgpu_limits *", ffi.from_buffer(self._mapping))
+            if self._is_unwritten:
+                write_limits(self._limits, self.allocation)
+
+    def open(self, open_file: Callable[[Path, int], int]) -> bool:
+        """Take the files that an earlier agent left; tell whether `limits` is one of ours.
+
+        Raises FileNotFoundError without `limits`, and what `open_file` raises.
+        """
+        with contextlib.ExitStack() as stack:
+            limits = open_file(self.limits_path, os.O_RDWR | os.O_NOFOLLOW)
+            stack.callback(os.close, limits)
+            if os.fstat(limits).st_size != LIMITS_BYTES:
+                return False
+            usage = None
+            with contextlib.suppress(FileNotFoundError):
+                usage = open_file(self.usage_path, os.O_RDWR | os.O_NOFOLLOW)
+                stack.callback(os.close, usage)
+            self.attach(limits, usage)
+            return True
 
     def beat(self, now_ns: int) -> None:
         """Show a sign of life; `now_ns` is CLOCK_MONOTONIC."""
@@ -164,12 +200,18 @@ class Region:
             self.allocation = allocation
             if self._limits is not None:
                 write_limits(self._limits, allocation)
+            self._is_unwritten = self._limits is None
 
     def close(self) -> None:
         """Unmap; the files stay, and later calls do nothing."""
         with self._lock:
+            self._closed = True
             self._limits = None
-            self._mapping.close()
+            if self._mapping is not None:
+                self._mapping.close()
+            if self._usage is not None:
+                os.close(self._usage)
+                self._usage = None
 
 
 def write_limits(limits: Any, allocation: pb.Allocation) -> None:  # noqa: ANN401 - a cffi struct
@@ -291,33 +333,42 @@ class Regions:
         if fresh:
             usage.mkdir(mode=0o700)
             _mount_usage(usage)
+        region = Region(folder, allocation)
         with _new_file(folder / "ld.so.preload", 0o444) as descriptor:
             write_all(descriptor, preload)
-        with _new_file(usage / "usage", 0o666) as descriptor:
-            os.ftruncate(descriptor, USAGE_BYTES)
-            os.pwrite(descriptor, _FRESH_HEADER, 0)
-        with _new_file(folder / "limits", 0o444) as descriptor:
-            os.ftruncate(descriptor, LIMITS_BYTES)
-            region = Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES))
+        with (
+            _new_file(region.usage_path, 0o666) as opened_usage,
+            _new_file(region.limits_path, 0o444) as opened_limits,
+        ):
+            os.ftruncate(opened_usage, USAGE_BYTES)
+            os.pwrite(opened_usage, _FRESH_HEADER, 0)
+            os.ftruncate(opened_limits, LIMITS_BYTES)
+            region.attach(opened_limits, opened_usage)
         region.update(allocation)
         region.set_context(context_bytes)
         return self._remember(region)
 
     def adopt(self, allocation: pb.Allocation) -> Region | None:
-        """Open the files that an earlier agent left for a running container; None without files."""
+        """Open the files that an earlier agent left for a running container; None without files.
+
+        Where the container took a lease on one while no agent ran, the region has no files yet. A
+        thread waits for them: from the moment it asks, the kernel grants no further lease.
+        """
         if not _ID.fullmatch(allocation.allocation_id):
             return None
-        folder = self.folder / allocation.allocation_id
+        region = Region(self.folder / allocation.allocation_id, allocation)
         try:
-            descriptor = os.open(folder / "limits", os.O_RDWR | os.O_CLOEXEC)
+            if not region.open(open_at_once):
+                return None
         except FileNotFoundError:
             return None
-        try:
-            if os.fstat(descriptor).st_size != LIMITS_BYTES:
-                return None
-            return self._remember(Region(folder, allocation, mmap.mmap(descriptor, LIMITS_BYTES)))
-        finally:
-            os.close(descriptor)
+        except BlockingIOError as error:
+            logger.warning(
+                "files of a container are kept from the agent",
+                extra={"allocation_id": allocation.allocation_id, "reason": str(error)},
+            )
+            threading.Thread(target=_wait_for_files, args=(region,), daemon=True).start()
+        return self._remember(region)
 
     def record(self, allocation_id: str, content: bytes) -> None:
         """Keep what the agent knows of a container beside its files, for an agent that lost it."""
@@ -379,9 +430,9 @@ def read_usage(path: Path, allocation: pb.Allocation, slots_seen: int = 0) -> Us
 
     A file that says that fewer than `slots_seen` slots were ever used is forged: all are read. So
     is one of which all were used without the last one: libvgpu writes that when it finds a forgery.
-    OSError when there is no file.
+    OSError when there is no file, or a lease on it.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         size = os.fstat(descriptor).st_size
         header = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
@@ -404,9 +455,9 @@ def read_usage(path: Path, allocation: pb.Allocation, slots_seen: int = 0) -> Us
 def read_overhead(path: Path, cards: int) -> tuple[int, ...]:
     """Return what a limits file at `path` adds to the account of each card, for a display.
 
-    OSError when there is no file; nothing when it is none.
+    OSError when there is no file, or a lease on it; nothing when it is none.
     """
-    content = path.read_bytes()
+    content = read_at_once(path)
     if len(content) != LIMITS_BYTES:
         return (0,) * cards
     limits: Any = ffi.cast("struct vgpu_limits *", ffi.from_buffer(content))
@@ -420,7 +471,7 @@ def repair_usage(path: Path) -> None:
     starts later needs the header. Its word for the slots in use may be forged, too: from now on
     everybody looks at all of them. The tenant's mappings are not touched.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_at_once(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_size != USAGE_BYTES:
             os.ftruncate(descriptor, USAGE_BYTES)
@@ -429,6 +480,23 @@ def repair_usage(path: Path) -> None:
         os.pwrite(descriptor, word, ffi.offsetof("struct vgpu_usage", "slots_high"))
     finally:
         os.close(descriptor)
+
+
+def _wait_for_files(region: Region) -> None:
+    """Open a region's files, which takes until the kernel ends the container's leases."""
+    extra = {"allocation_id": region.allocation.allocation_id}
+    try:
+        if region.open(_open_at_last):
+            logger.info("files of a container are the agent's again", extra=extra)
+            return
+        reason = "limits has another size"
+    except OSError as error:
+        reason = str(error)
+    logger.error("files of a container not opened", extra={**extra, "reason": reason})
+
+
+def _open_at_last(path: Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC)
 
 
 def _usage_header(header: bytes) -> Any:  # noqa: ANN401 - a cffi struct

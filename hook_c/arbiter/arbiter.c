@@ -264,9 +264,13 @@ EXPORT struct vgpu_arbiter *vgpu_arbiter_start(void)
 	return arbiter;
 }
 
+/* A container's lease on a file makes an open wait for up to 45 s, and with it the agent: with
+ * O_NONBLOCK it fails at once, and the caller tries again. Source: fcntl(2), "Leases". */
+#define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+
 static int map_limits(struct container *container, const char *path)
 {
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	int fd = open(path, O_RDWR | OPEN_FLAGS);
 	struct stat status;
 	void *file;
 
@@ -286,7 +290,7 @@ static int map_limits(struct container *container, const char *path)
 
 static int map_usage(struct container *container, const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int fd = open(path, O_RDONLY | OPEN_FLAGS);
 	void *file;
 
 	if (fd < 0)
