@@ -60,7 +60,7 @@ _FOREIGN_SECONDS = 5.0
 _UNHOOKED_SECONDS = 1.5
 # exec keeps PID and start time, so a process with our library is looked at again.
 _RECHECK_SECONDS = 15.0
-# After a longer pause between two looks nobody knows what was in between.
+# Nobody knows what was in a longer pause between two looks: no more than this of it counts.
 _GAP_SECONDS = 5.0
 _MPS_NAMES = "nvidia-cuda-mps"
 
@@ -117,10 +117,12 @@ class Streaks(Generic[K]):
 
     def look(self, so: Collection[K], now: float) -> tuple[list[K], list[K]]:
         """Take what is so now; return what has been so for long enough, and what of it is news."""
-        if now - self._looked > _GAP_SECONDS:
-            self._since = {}
+        # It was so before the pause and is so after it. A pause that ended the streak would free
+        # whoever can make the agent slow; one that counted as a whole would charge for what nobody
+        # has seen.
+        unseen = max(0.0, now - self._looked - _GAP_SECONDS) if self._since else 0.0
         self._looked = now
-        self._since = {key: self._since.get(key, now) for key in so}
+        self._since = {key: self._since[key] + unseen if key in self._since else now for key in so}
         due = [key for key, since in self._since.items() if now - since >= self._seconds]
         # A key that comes and goes is told no more often than one that stays.
         self._told = {

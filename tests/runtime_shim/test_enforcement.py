@@ -118,6 +118,14 @@ def test_nobody_is_charged_with_a_time_in_which_nobody_looked() -> None:
     assert streaks.look({"a"}, 100) == ([], [])
 
 
+def test_a_streak_outlasts_pauses_between_looks() -> None:
+    streaks: Streaks[str] = Streaks(9.0)
+    streaks.look({"a", "b"}, 0)
+
+    assert streaks.look({"a"}, 100) == ([], [])
+    assert streaks.look({"a", "b"}, 200)[0] == ["a"], "5 s of each pause count"
+
+
 @given(limit=st.integers(MIB, 1 << 37), processes=st.integers(0, 1024))
 def test_the_slack_is_as_promised(limit: int, processes: int) -> None:
     slack = tolerated_bytes(limit, processes) - limit - 8 * MIB * processes
