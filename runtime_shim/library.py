@@ -190,7 +190,7 @@ class VerifiedCopies:
         raise AssertionError("count() has no end")
 
     def _copy_in(self, folder: Path, verified: Verified) -> Path:
-        """Return the copy in one folder. Raises BlockingIOError when a process has a lease on it."""
+        """Return the copy in one folder. BlockingIOError where a process has a lease on it."""
         path = verified.path
         copy = folder / path.parent.name / path.name
         # Root alone enters the folder, and nobody writes here but this: each copy is read once by

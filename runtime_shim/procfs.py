@@ -29,7 +29,10 @@ def mapped_file(path: Path) -> MappedFile:
     On some file systems (btrfs, overlay) stat says another device than maps do, so it is mapped
     here and read there. OSError or ValueError when it cannot be mapped.
     """
-    with open(open_at_once(path, os.O_RDONLY), "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+    with (
+        open(open_at_once(path, os.O_RDONLY), "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping,
+    ):
         address = ffi.cast("uintptr_t", ffi.from_buffer(mapping))
         begins = f"{int(address):x}-".encode()
         for line in Path("/proc/self/maps").read_bytes().splitlines():

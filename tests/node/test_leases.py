@@ -4,6 +4,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from runtime_shim.abi import LIMITS_BYTES, ffi
 from tests.node.conftest import MakeBundle, probe_in, slice_env, totals
@@ -18,7 +19,7 @@ SECONDS = 15
 
 def heartbeat_ns(node: Node, container_id: str) -> int:
     content = (node.container_directory(container_id) / "limits").read_bytes()
-    limits = ffi.new("struct vgpu_limits *")
+    limits: Any = ffi.new("struct vgpu_limits *")
     ffi.memmove(limits, content, LIMITS_BYTES)
     return int(limits.heartbeat_ns)
 

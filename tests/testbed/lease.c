@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lease r|w FILE: takes a lease on a file, gives it back soon after the kernel has asked for it, and
- * takes it again as soon as it can; so for ever. Prints a line with each lease. */
+/* lease r|w FILE: takes a lease on a file, gives it back soon after the kernel has asked for it,
+ * and takes it again as soon as it can; so for ever. Prints a line with each lease. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
