@@ -7,7 +7,7 @@ before and after a restart, agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler_cache.dialects.dialect import Decision, Named, StatedSlice
@@ -160,7 +160,7 @@ def view_of(
     told = {each.allocation.allocation_id: each.allocation for each in claims}
     given: list[_Given] = []
     held_ids: set[str] = set()
-    in_use = _in_use(inventory, ordered, whole_cards)
+    by_plugin: list[tuple[Record, Decision]] = []
     for record in ordered:
         alive = frozenset(name for name, each in record.ids.items() if each in running)
         state = _state(record, bool(alive))
@@ -173,7 +173,7 @@ def view_of(
             _ignore(view, record)
             continue
         if not is_reserved and record.decision is not None and record.decision.by_plugin:
-            _left_to_plugin(view, record, record.decision, in_use)
+            by_plugin.append((record, record.decision))
             continue
         one = _given(view, record, groups, alive)
         if one is None:
@@ -191,6 +191,12 @@ def view_of(
     view.orphans = frozenset(
         pod.uid for each in unknown if each in told and (pod := told[each].pod) is not None
     )
+    believed = {
+        (each.record.pod.uid, name) for each in given if not each.doubt for name in each.names
+    }
+    in_use = _in_use(inventory, ordered, whole_cards, believed)
+    for record, decision in by_plugin:
+        _left_to_plugin(view, record, decision, in_use)
     others = [
         _whole_hold(view, f"pod {namespace}/{name}", cards, uid)
         for (namespace, name), (uid, cards) in in_use.items()
@@ -204,12 +210,16 @@ _InUse = Mapping[tuple[str, str], tuple[str, frozenset[str]]]
 
 
 def _in_use(
-    inventory: Inventory, records: Iterable[Record], whole_cards: Sequence[WholeCards]
+    inventory: Inventory,
+    records: Iterable[Record],
+    whole_cards: Sequence[WholeCards],
+    believed: Container[tuple[str, str]],
 ) -> _InUse:
     """Return the whole cards that pods have of another plugin and that no dialect accounts for.
 
-    A pod that ties a group to a card holds nothing itself, and one that asks in a dialect has what
-    was decided, whatever card its plugin names to the kubelet.
+    A pod that ties a group to a card holds nothing itself, and a container of a decision that is
+    believed has what was decided, whatever card its plugin names to the kubelet. `believed`: uids
+    and names of these. Asking alone accounts for nothing: anybody may name any resource.
     """
     known = {(each.pod.namespace, each.pod.name): each for each in records if not each.gone}
     found: dict[tuple[str, str], tuple[str, frozenset[str]]] = {}
@@ -219,7 +229,7 @@ def _in_use(
         if record is not None and (
             record.pod.terminal
             or any(record.groups.values())
-            or (record.request and each.pod.container_name in record.request.containers)
+            or (record.pod.uid, each.pod.container_name) in believed
         ):
             continue
         _, cards = found.get(key, ("", frozenset()))

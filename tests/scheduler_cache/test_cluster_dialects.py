@@ -596,6 +596,48 @@ def test_a_pod_that_has_what_a_dialect_says_holds_no_whole_card_beside() -> None
     assert kai.resolve().slices[0].card_uuid == A
 
 
+ASKED_BESIDE = (
+    {"nvidia.com/gpucores": "0"},
+    {"nvidia.com/gpumem": "0"},
+    {"nvidia.com/gpumem-percentage": "0"},
+    {"nvidia.com/gpumem": "1"},
+    {"volcano.sh/vgpu-number": "1"},
+    {"alnair/vgpu-memory": "1"},
+    {"koordinator.sh/gpu-core": "1", "koordinator.sh/gpu-memory": "1"},
+    {"tencent.com/vcuda-core": "1", "tencent.com/vcuda-memory": "1"},
+    {"vgpu.dev/memory": "1Gi"},
+)
+
+
+@pytest.mark.parametrize("beside", ASKED_BESIDE, ids=" ".join)
+@pytest.mark.parametrize("left_out", [True, False], ids=["left out", "ours"])
+def test_who_asks_and_was_given_nothing_has_what_the_kubelet_gave_it(
+    beside: dict[str, str], left_out: bool
+) -> None:
+    """Else the card that NVIDIA's plugin gave out whole would be sold once more."""
+    names = tuple(each.name for each in OTHERS) if left_out else ()
+    shared = world({}, allocatable={"nvidia.com/gpu": "2"}, left_out=names)
+    shared.apply(pod("p1", container_of("main", {**WHOLE_CARD, **beside}), node=NODE))
+
+    shared.report(whole={"p1": A})
+
+    assert shared.used(A) == (80, 100, 1)
+    shared.bind(pod("p2", container(memory="1Gi")))
+    assert shared.resolve("p2").slices[0].card_uuid == B
+
+
+def test_a_decision_that_is_not_believed_does_not_hide_what_the_kubelet_gave() -> None:
+    joined = world(hami_cards(A, B))
+    joined.apply(hami_pod(said="another"))
+    joined.report(whole={"p1": B})
+    assert joined.used(B) == (80, 100, 1)
+
+    ignored = world({}, left_out=LEFT_OUT)
+    ignored.apply(hami_pod())
+    ignored.report(whole={"p1": B})
+    assert (ignored.used(A), ignored.used(B)) == ((0, 0, 0), (80, 100, 1))
+
+
 def test_a_replica_that_does_not_lead_reads_whole_cards_from_the_node() -> None:
     """Agents report to the leader alone; it writes them on the Node."""
     report = replace(
