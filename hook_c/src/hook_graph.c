@@ -12,7 +12,9 @@
 
 #include <string.h>
 
-#define GRAPH_DEPTH 8
+/* Of graphs in each other. The walk goes down on the program's stack, which is small in a thread of
+ * musl: deeper ones are refused. */
+#define GRAPH_DEPTH 64
 
 /* The driver gives two allocations of a graph the same addresses if one is freed before the other
  * is made, by the graph's edges; a graph takes as many steps as its addresses touch, and one more
@@ -23,6 +25,7 @@
 /* What the walk over a graph's nodes has found so far. */
 struct walk {
 	struct tenant *tenant;
+	int status;           /* why the graph must not be instantiated: not all of it was seen */
 	uint8_t *steps;       /* a bit each: it is touched; NULL: none yet */
 	uint64_t local_bytes; /* a thread */
 	uint64_t bytes;
@@ -32,6 +35,14 @@ struct walk {
 	uint32_t chain; /* as in the table */
 };
 
+/* The first reason counts. */
+static bool sees(struct walk *walk, int status)
+{
+	if (walk->status == CUDA_SUCCESS)
+		walk->status = status;
+	return status == CUDA_SUCCESS;
+}
+
 static void see_kernel(struct walk *walk, void *node)
 {
 	struct cuda_kernel_node kernel = {0};
@@ -39,7 +50,7 @@ static void see_kernel(struct walk *walk, void *node)
 					     ? driver.cuGraphKernelNodeGetParams_v2
 					     : driver.cuGraphKernelNodeGetParams;
 
-	if (get == NULL || get(node, &kernel) != CUDA_SUCCESS)
+	if (get == NULL || !sees(walk, get(node, &kernel)))
 		return;
 
 	uint64_t bytes = local_bytes_of(kernel.function != NULL ? kernel.function : kernel.kernel);
@@ -59,6 +70,7 @@ static void touch(struct walk *walk, uint64_t address, uint64_t bytes)
 {
 	uint64_t last = (address + bytes - 1) / POOL_STEP;
 
+	/* Without memory for it, addresses that two allocations share count twice. */
 	if (walk->steps == NULL)
 		walk->steps = sys_map(STEPS / 8, PROT_READ | PROT_WRITE, -1);
 	for (uint64_t step = address / POOL_STEP; step <= last; step++) {
@@ -85,7 +97,7 @@ static void see_allocation(struct walk *walk, void *node)
 	struct cuda_graph_alloc alloc = {0};
 
 	if (driver.cuGraphMemAllocNodeGetParams == NULL ||
-	    driver.cuGraphMemAllocNodeGetParams(node, &alloc) != CUDA_SUCCESS ||
+	    !sees(walk, driver.cuGraphMemAllocNodeGetParams(node, &alloc)) ||
 	    alloc.pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE || alloc.bytes == 0)
 		return;
 	if (walk->device < 0)
@@ -103,7 +115,7 @@ static void see_free(struct walk *walk, void *node)
 	uint64_t address = 0;
 
 	if (driver.cuGraphMemFreeNodeGetParams != NULL &&
-	    driver.cuGraphMemFreeNodeGetParams(node, &address) == CUDA_SUCCESS)
+	    sees(walk, driver.cuGraphMemFreeNodeGetParams(node, &address)))
 		walk->unmatched -= mix(address);
 }
 
@@ -122,8 +134,11 @@ static void see_bodies(struct walk *walk, const void *node, unsigned int depth)
 
 	for (uint32_t i = 0; i < body.refs; i++) {
 		if (!table_refer(&walk->tenant->table, TABLE_BODY, number_of_body(node, i), 0,
-				 &body))
+				 &body)) {
+			if (__atomic_load_n(&walk->tenant->lost_bodies, __ATOMIC_ACQUIRE) != 0)
+				sees(walk, CUDA_ERROR_OUT_OF_MEMORY);
 			return;
+		}
 		see_graph(walk, (void *)(uintptr_t)body.owner, depth); /* NOLINT */
 	}
 }
@@ -144,8 +159,9 @@ int graph_any_node_end(int status, uint64_t node, const void *parameters)
 			.owner = (uint64_t)(uintptr_t)made->bodies[i],
 			.refs = made->count};
 
-		/* No memory for it: its local memory is part of the overhead when it has run. */
-		(void)table_put(&tenant->table, &body);
+		/* No memory for it: no graph with bodies that are not known is instantiated. */
+		if (!table_put(&tenant->table, &body))
+			__atomic_store_n(&tenant->lost_bodies, 1, __ATOMIC_RELEASE);
 	}
 	return status;
 }
@@ -155,7 +171,7 @@ static void see_child(struct walk *walk, void *node, unsigned int depth)
 	uint64_t before = walk->bytes;
 	void *child = NULL;
 
-	if (driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS)
+	if (!sees(walk, driver.cuGraphChildGraphNodeGetGraph(node, &child)))
 		return;
 	see_graph(walk, child, depth);
 	if (walk->bytes != before)
@@ -166,7 +182,7 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 {
 	int type;
 
-	if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+	if (!sees(walk, driver.cuGraphNodeGetType(node, &type)))
 		return;
 	switch (type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL:
@@ -179,12 +195,10 @@ static void see_node(struct walk *walk, void *node, unsigned int depth)
 		see_free(walk, node);
 		break;
 	case CU_GRAPH_NODE_TYPE_GRAPH:
-		if (depth < GRAPH_DEPTH)
-			see_child(walk, node, depth + 1);
+		see_child(walk, node, depth + 1);
 		break;
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-		if (depth < GRAPH_DEPTH)
-			see_bodies(walk, node, depth + 1);
+		see_bodies(walk, node, depth + 1);
 		break;
 	default:
 		break;
@@ -228,15 +242,21 @@ static void see_graph(struct walk *walk, void *graph, unsigned int depth)
 {
 	size_t count = 0;
 
-	if (driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+	if (depth > GRAPH_DEPTH) {
+		sees(walk, CUDA_ERROR_NOT_SUPPORTED);
+		return;
+	}
+	if (!sees(walk, driver.cuGraphGetNodes(graph, NULL, &count)) || count == 0)
 		return;
 
 	size_t bytes = count * sizeof(void *);
 	void **nodes = (void **)sys_map(bytes, PROT_READ | PROT_WRITE, -1);
 
-	if (nodes == NULL)
+	if (nodes == NULL) {
+		sees(walk, CUDA_ERROR_OUT_OF_MEMORY);
 		return;
-	if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+	}
+	if (sees(walk, driver.cuGraphGetNodes(graph, nodes, &count)))
 		for (size_t i = 0; i < count; i++)
 			see_node(walk, nodes[i], depth);
 	if (depth == 0)
@@ -270,6 +290,8 @@ static int prepare(struct hook_call *call, void *graph)
 	struct walk found = walk_through(tenant, graph);
 
 	/* A launch is charged to one card, and nothing is taken without a charge. */
+	if (found.status != CUDA_SUCCESS)
+		return found.status;
 	if (found.is_on_several)
 		return CUDA_ERROR_NOT_SUPPORTED;
 
@@ -293,16 +315,35 @@ int graph_instantiate_begin(struct hook_call *call, const void *out, void *graph
 	return out == NULL ? CUDA_SUCCESS : prepare(call, graph);
 }
 
+static bool has_needs(const struct table_entry *graph)
+{
+	return graph->bytes != 0 || graph->owner > LOCAL_FIRST_BYTES || graph->chain != 0;
+}
+
 int graph_instantiate_end(struct hook_call *call, int status, uint64_t instance)
 {
-	if (call->graph_tenant != NULL && status == CUDA_SUCCESS &&
-	    (call->graph.bytes != 0 || call->graph.owner > LOCAL_FIRST_BYTES ||
-	     call->graph.chain != 0)) {
+	if (call->graph_tenant != NULL && status == CUDA_SUCCESS && has_needs(&call->graph)) {
 		call->graph.handle = instance;
-		/* No memory for it: its needs are then charged when they have been met. */
-		(void)table_put(&call->graph_tenant->table, &call->graph);
+		/* No memory for it: what its launches need would be charged to nobody. */
+		if (!table_put(&call->graph_tenant->table, &call->graph)) {
+			driver.cuGraphExecDestroy((void *)(uintptr_t)instance); /* NOLINT */
+			status = CUDA_ERROR_OUT_OF_MEMORY;
+		}
 	}
 	return local_end(call, status);
+}
+
+/* Makes sure that the needs of an instance that changes can be recorded when it has: the change
+ * cannot be undone then. */
+static bool has_place(struct tenant *tenant, const struct table_entry *graph)
+{
+	struct table_entry place = {.kind = TABLE_GRAPH,
+				    .handle = graph->handle,
+				    .card = graph->card,
+				    .refs = GRAPH_NEW};
+
+	return table_refer(&tenant->table, TABLE_GRAPH, graph->handle, 0, &place) ||
+	       table_put(&tenant->table, &place);
 }
 
 /* It may be uploaded at once. */
@@ -340,14 +381,17 @@ int graph_update_begin(struct hook_call *call, void *instance, void *graph)
 	call->graph = (struct table_entry){0};
 	status = prepare(call, graph);
 	call->graph.handle = (uint64_t)(uintptr_t)instance;
-	return status;
+	if (status != CUDA_SUCCESS || call->graph_tenant == NULL || !has_needs(&call->graph) ||
+	    instance == NULL || has_place(call->graph_tenant, &call->graph))
+		return status;
+	return local_end(call, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 int graph_update_end(struct hook_call *call, int status)
 {
 	struct table_entry old;
 
-	if (call->graph_tenant != NULL && status == CUDA_SUCCESS)
+	if (call->graph_tenant != NULL && status == CUDA_SUCCESS && !has_needs(&call->graph))
 		(void)table_take(&call->graph_tenant->table, TABLE_GRAPH, call->graph.handle, &old);
 	return graph_instantiate_end(call, status, call->graph.handle);
 }
@@ -372,6 +416,8 @@ int graph_kernel_begin(struct hook_call *call, void *instance, const void *param
 	if (bytes <= LOCAL_FIRST_BYTES)
 		return CUDA_SUCCESS;
 	(void)table_refer(&tenant->table, TABLE_GRAPH, entry.handle, 0, &entry);
+	if (!has_place(tenant, &entry))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (bytes > entry.owner)
 		entry.owner = bytes;
 	call->graph_tenant = tenant;
@@ -436,7 +482,6 @@ static bool charge_launch(struct hook_call *call, struct tenant *tenant, void *s
 	uint32_t counted = call->graph.refs;
 	bool fits = graph_memory_charge(call, tenant, stream);
 
-	/* No memory for it: it is counted once more the next time. */
 	if (call->graph.refs != counted)
 		(void)table_put(&tenant->table, &call->graph);
 	return fits;

@@ -79,9 +79,17 @@ static bool grow(struct table_shard *shard)
 	return true;
 }
 
-/* Under the lock: the entry's place, whatever stands there; NULL: no memory. */
+/* Under the lock: the entry's place, whatever stands there; NULL: no memory. What is there already
+ * needs none. */
 static struct table_entry *place_for(struct table_shard *shard, const struct table_entry *entry)
 {
+	if (shard->count != 0) {
+		struct table_entry *place =
+			&shard->entries[probe(shard, entry->kind, entry->handle)];
+
+		if (place->kind != TABLE_NONE)
+			return place;
+	}
 	if (shard->count >= shard->capacity / 4 * 3 && !grow(shard))
 		return NULL;
 	return &shard->entries[probe(shard, entry->kind, entry->handle)];

@@ -56,8 +56,8 @@ struct table {
 	} shard[TABLE_SHARDS];
 };
 
-/* False: no memory for the table itself. A handle that is already there is replaced: the driver
- * has given it anew, so the old one is gone. */
+/* False: no memory for the table itself. A handle that is already there is replaced, which needs
+ * none: the driver has given it anew, so the old one is gone. */
 bool table_put(struct table *table, const struct table_entry *entry);
 
 /* Removes the entry and sets *entry; false if there is none. Take before the driver frees, put back

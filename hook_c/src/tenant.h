@@ -134,6 +134,7 @@ struct tenant {
 	uint32_t pools_version; /* grows when a device may have another current pool */
 	uint32_t contexts;      /* living ones of this process */
 	uint32_t tiles;         /* 1: there may be some in the table */
+	uint32_t lost_bodies;   /* 1: of some conditional nodes the bodies are not known */
 	struct waits waits;
 	uint64_t selections;  /* of devices' pools: how many are under way, and a version */
 	struct region region; /* every launch reads its slot */

@@ -204,6 +204,17 @@ class Program(Driver):
         )
         return int(code), int(graph.value or 0)
 
+    def instantiate_without_memory(self, graph: int) -> tuple[int, int]:
+        """Instantiate a graph while the process can map nothing; code and instance."""
+        instance, flags, handle = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p(graph)
+        instantiate = self._cuda.cuGraphInstantiateWithFlags
+        with Path("/proc/self/statm").open() as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped, resource.RLIM_INFINITY))
+        code = instantiate(ctypes.byref(instance), handle, flags)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        return int(code), int(instance.value or 0)
+
     def instantiate_uploaded(self, name: str, graph: int, stream: int) -> tuple[int, int]:
         """Instantiate a graph and upload it at once; code and instance."""
         instance = ctypes.c_void_p()

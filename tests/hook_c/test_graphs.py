@@ -244,6 +244,54 @@ def test_a_graph_that_was_moved_into_another_counts_with_it(
     assert container.used() == gpu.used_bytes() == 288 * MIB
 
 
+@pytest.mark.parametrize("depth", [9, 64])
+def test_graphs_in_graphs_are_counted_however_deep(
+    tenant: Process, container: Container, gpu: SimulatedGpu, depth: int
+) -> None:
+    code, graph, _ = tenant.do("graph_nodes", [[600 * MIB, []], [600 * MIB, []]])
+    assert code == 0
+    for _ in range(depth):
+        code, graph = tenant.do("move_into_graph", graph)
+        assert code == 0
+
+    made = instantiate(tenant, graph)
+    assert made.launch(0) == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() == 0
+
+
+def test_graphs_in_graphs_deeper_than_can_be_seen_are_refused(tenant: Process) -> None:
+    graph = tenant.do("kernel_graph", tenant.do("kernel", "busy_1us"))[0]
+    for _ in range(65):
+        graph = tenant.do("graph_of", graph)
+
+    assert tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0) == [NOT_SUPPORTED, 0]
+
+
+def test_a_graph_that_cannot_be_looked_at_is_refused(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    code, graph, _ = tenant.do("graph_nodes", [[600 * MIB, []], [600 * MIB, []]])
+    assert code == 0
+
+    assert tenant.do("instantiate_without_memory", graph) == [OUT_OF_MEMORY, 0]
+    made = instantiate(tenant, graph)
+    assert made.launch(0) == OUT_OF_MEMORY
+    assert container.used() == gpu.used_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["cuGraphGetNodes", "cuGraphNodeGetType", "cuGraphMemAllocNodeGetParams"]
+)
+def test_a_graph_that_the_driver_says_nothing_of_is_refused(
+    tenant: Process, gpu: SimulatedGpu, name: str
+) -> None:
+    code, graph, _ = tenant.do("graph_nodes", [[600 * MIB, []], [600 * MIB, []]])
+    assert code == 0
+    gpu.inject(name, 999, times=1)
+
+    assert tenant.do("out", "cuGraphInstantiateWithFlags", graph, 0) == [999, 0]
+
+
 @pytest.mark.parametrize(
     "name", ["cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"]
 )
