@@ -366,6 +366,7 @@ HOOKED = {
         "pool_alloc_from_begin(&call, {out}, {bytes}, {pool}, {stream}, {thread})",
         "pool_alloc_end(&call, status, {out}, {bytes}, {stream}, {thread})",
     ),
+    "pool.at": Kind("pool_at_begin({location}, {type})"),
     "pool.create": Kind(
         "pool_create_begin(&call, {out}, {properties})",
         "pool_create_end(&call, status, HOOK_VALUE(status, {out}))",

@@ -103,6 +103,7 @@ int stream_device(void *stream, void **context);
 int early_answer(void);
 
 /* A call for a device that does not exist can take nothing, and is the driver's to answer. */
+bool is_on_host(const struct cuda_location *location);
 bool device_exists(int device);
 
 /* The code for a call that the account has no room for: what the driver has against it, else
@@ -174,6 +175,7 @@ int pool_alloc_from_begin(struct hook_call *call, const void *out, uint64_t byte
 			  void *stream, bool is_thread);
 int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t bytes, void *stream,
 		   bool is_thread);
+int pool_at_begin(const void *location, int type);
 int pool_create_begin(struct hook_call *call, const void *out, const void *properties);
 int pool_create_end(struct hook_call *call, int status, uint64_t handle);
 int pool_destroy_begin(struct hook_call *call, void *handle);

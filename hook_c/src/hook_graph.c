@@ -98,7 +98,7 @@ static void see_allocation(struct walk *walk, void *node)
 
 	if (driver.cuGraphMemAllocNodeGetParams == NULL ||
 	    !sees(walk, driver.cuGraphMemAllocNodeGetParams(node, &alloc)) ||
-	    alloc.pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE || alloc.bytes == 0)
+	    is_on_host(&alloc.pool.location) || alloc.bytes == 0)
 		return;
 	if (walk->device < 0)
 		walk->device = alloc.pool.location.id;

@@ -74,9 +74,11 @@ static void unlock_pools(struct tenant *tenant)
 	__atomic_store_n(&tenant->pools_locked, 0, __ATOMIC_RELEASE);
 }
 
-static struct tenant_pool *take_place(struct tenant *tenant)
+static struct tenant_pool *take_place(struct tenant *tenant, bool is_own)
 {
-	for (uint32_t i = 0; i < TENANT_MAX_POOLS; i++) {
+	uint32_t places = is_own ? TENANT_MAX_POOLS : TENANT_MADE_POOLS;
+
+	for (uint32_t i = 0; i < places; i++) {
 		struct tenant_pool *pool = &tenant->pool[i];
 
 		if (pool->state != TENANT_POOL_FREE)
@@ -131,7 +133,7 @@ static struct tenant_pool *add_pool(struct tenant *tenant, void *handle, bool is
 	if (is_graph || handle != NULL)
 		pool = find_pool(tenant, handle, is_graph, device); /* another thread was first */
 	if (pool == NULL) {
-		pool = take_place(tenant);
+		pool = take_place(tenant, is_graph || handle != NULL);
 		is_new = pool != NULL;
 	}
 	if (is_new) {
@@ -231,21 +233,31 @@ static struct tenant_pool *pool_of_graphs(struct tenant *tenant, int device)
 	return pool != NULL ? pool : add_pool(tenant, NULL, true, device);
 }
 
-/* A pool that is neither made here nor a device's own is imported, or on the host: not charged. */
-static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle)
+/* Whose own pool it is; -1: nobody's. */
+static int device_of_pool(const void *handle)
 {
-	struct tenant_pool *pool = find_pool(tenant, handle, false, 0);
 	void *own;
 	int count = 0;
 
-	if (pool != NULL || driver.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-		return pool;
+	if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+		return -1;
 	for (int device = 0; device < count; device++)
 		if ((driver.cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS &&
 		     own == handle) ||
 		    (driver.cuDeviceGetMemPool(&own, device) == CUDA_SUCCESS && own == handle))
-			return add_pool(tenant, handle, false, device);
-	return NULL;
+			return device;
+	return -1;
+}
+
+/* A pool that is neither made here nor a device's own is imported, or on the host: not charged. One
+ * that is charged and is NULL all the same must not be allocated from. */
+static struct tenant_pool *pool_of_handle(struct tenant *tenant, void *handle, bool *is_charged)
+{
+	struct tenant_pool *pool = find_pool(tenant, handle, false, 0);
+	int device = pool == NULL ? device_of_pool(handle) : -1;
+
+	*is_charged = pool != NULL || device >= 0;
+	return device >= 0 ? add_pool(tenant, handle, false, device) : pool;
 }
 
 /* How much a pool keeps is ours to see to; the driver judges the call. */
@@ -255,10 +267,11 @@ int pool_set_attribute(void *handle, int attribute, void *value)
 	struct tenant_pool *pool = NULL;
 	uint64_t all = UINT64_MAX;
 	uint64_t threshold;
+	bool is_charged;
 	int status;
 
 	if (tenant != NULL && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && value != NULL)
-		pool = pool_of_handle(tenant, handle);
+		pool = pool_of_handle(tenant, handle, &is_charged);
 	status = driver.cuMemPoolSetAttribute(handle, attribute, pool == NULL ? value : &all);
 	if (pool == NULL)
 		return status;
@@ -488,6 +501,7 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 		stream = (void *)STREAM_PER_THREAD;
 
 	void *context = NULL;
+	bool is_charged = true;
 	int device = tenant->has_one_device ? 0 : stream_device(stream, &context);
 
 	if (device < 0)
@@ -500,9 +514,10 @@ static int begin(struct hook_call *call, const void *out, uint64_t bytes, void *
 	call->pool_call.waits = 0;
 	call->is_of_device = !has_handle;
 	call->selections = load_selections(tenant);
-	call->pool = has_handle ? pool_of_handle(tenant, handle) : pool_of_device(tenant, device);
+	call->pool = has_handle ? pool_of_handle(tenant, handle, &is_charged)
+				: pool_of_device(tenant, device);
 	if (call->pool == NULL)
-		return has_handle ? CUDA_SUCCESS : refuse_in_stream(stream);
+		return is_charged ? refuse_in_stream(stream) : CUDA_SUCCESS;
 
 	int status = begin_growth(tenant, call->pool, &call->pool_call, stream);
 
@@ -607,6 +622,22 @@ int pool_alloc_end(struct hook_call *call, int status, uint64_t *out, uint64_t b
 	return status;
 }
 
+/* Memory of a managed pool goes to whichever card touches it, and only one card could be charged
+ * for a pool. What lies where we know of no place is nobody's. */
+static bool is_pool_known(int type, const struct cuda_location *location)
+{
+	return type != CU_MEM_ALLOCATION_TYPE_MANAGED &&
+	       (location->type == CU_MEM_LOCATION_TYPE_DEVICE || is_on_host(location));
+}
+
+/* Also the ones that come with the driver. */
+int pool_at_begin(const void *location, int type)
+{
+	return tenant_is_inert() || location == NULL || is_pool_known(type, location)
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* The place comes first: memory of a pool that has none would not be counted. */
 int pool_create_begin(struct hook_call *call, const void *out, const void *properties)
 {
@@ -620,12 +651,15 @@ int pool_create_begin(struct hook_call *call, const void *out, const void *prope
 
 	int early = early_answer();
 
-	if (early == CUDA_SUCCESS && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (early == CUDA_SUCCESS && is_on_host(&wanted->location) &&
+	    wanted->type != CU_MEM_ALLOCATION_TYPE_MANAGED)
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	if (early != CUDA_SUCCESS)
 		return early;
+	if (!is_pool_known(wanted->type, &wanted->location))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	call->pool = add_pool(tenant, NULL, false, wanted->location.id);
 	if (call->pool == NULL)
 		return device_exists(wanted->location.id) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -660,6 +694,17 @@ static bool end_pool(struct tenant_pool *pool)
 	return false;
 }
 
+/* What is freed and queued would count as left. */
+static void wait_for_frees(struct tenant *tenant, struct tenant_pool *pool)
+{
+	uint64_t reserved;
+	int waits = 0;
+
+	trim(tenant, pool, 0);
+	if (!pool_read_reserved(pool, &reserved) || reserved != 0)
+		streams_wait(tenant, ALL_STREAMS, &waits);
+}
+
 /* What is still allocated from a pool that is destroyed stays with the card, and in the account,
  * until the process ends: the driver gives no number for it any more. After a trim that is all that
  * is reserved; what counts as used may be long gone. */
@@ -674,6 +719,7 @@ int pool_destroy_begin(struct hook_call *call, void *handle)
 		return CUDA_SUCCESS;
 	}
 	call->held = UINT64_MAX;
+	wait_for_frees(call->tenant, call->pool);
 	pools_giving_begin(call->tenant);
 	if (end_pool(call->pool)) {
 		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -844,6 +890,8 @@ static int begin_node(struct hook_call *call, const struct graph_place *place,
 
 	int device = device_of_graph(node);
 
+	if (!is_pool_known(node->pool.type, &node->pool.location))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (device < 0 || !device_exists(device))
 		return CUDA_SUCCESS;
 

@@ -22,6 +22,13 @@ bool device_exists(int device)
 	return driver.cuDeviceGetCount(&count) != CUDA_SUCCESS || (device >= 0 && device < count);
 }
 
+bool is_on_host(const struct cuda_location *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
 int refuse_memory(void)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -5,6 +5,8 @@
  * of our own, to which its handles and mappings point. */
 #include "hook.h"
 
+#define NO_OBJECT 0 /* none has this number */
+
 /* One handle or mapping of the object is gone. */
 void object_drop(struct tenant *tenant, uint64_t object)
 {
@@ -27,12 +29,14 @@ int object_create_begin(struct hook_call *call, const void *out, uint64_t bytes,
 
 	int early = early_answer();
 
-	if (early == CUDA_SUCCESS && wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (early == CUDA_SUCCESS && is_on_host(&wanted->location))
 		return CUDA_SUCCESS;
 	if (state == TENANT_REFUSED)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	if (early != CUDA_SUCCESS)
 		return early;
+	if (wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE; /* some memory of a card, perhaps: nobody's */
 	if (!device_exists(wanted->location.id))
 		return CUDA_SUCCESS;
 
@@ -126,12 +130,12 @@ int object_map_begin(struct hook_call *call, uint64_t address, uint64_t bytes, u
 	struct table_entry unused;
 
 	call->tenant = tenant_joined();
-	if (call->tenant == NULL ||
-	    !table_refer(&call->tenant->table, TABLE_HANDLE, handle, 0, &found) ||
-	    !table_refer(&call->tenant->table, TABLE_OBJECT, found.owner, 1, &unused)) {
-		call->tenant = NULL;
+	if (call->tenant == NULL)
 		return CUDA_SUCCESS;
-	}
+	/* Also what is not charged is recorded: a range that is unmapped may begin with it. */
+	if (!table_refer(&call->tenant->table, TABLE_HANDLE, handle, 0, &found) ||
+	    !table_refer(&call->tenant->table, TABLE_OBJECT, found.owner, 1, &unused))
+		found.owner = NO_OBJECT;
 	call->entry = (struct table_entry){
 		.kind = TABLE_MAPPING, .handle = address, .bytes = bytes, .owner = found.owner};
 	return CUDA_SUCCESS;

@@ -1132,6 +1132,18 @@ EXPORT int cuMemFree_v2(uint64_t pointer)
 	return free_end(&call, status);
 }
 
+EXPORT int cuMemGetDefaultMemPool(void **a0, void *location, int type);
+EXPORT int cuMemGetDefaultMemPool(void **a0, void *location, int type)
+{
+	HOOK_ENTER(cuMemGetDefaultMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = pool_at_begin(location, type);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemGetDefaultMemPool(a0, location, type);
+	return status;
+}
+
 EXPORT int cuMemGetInfo(unsigned int *free, unsigned int *total);
 EXPORT int cuMemGetInfo(unsigned int *free, unsigned int *total)
 {
@@ -1148,6 +1160,18 @@ EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total)
 	int status = driver.cuMemGetInfo_v2(free, total);
 
 	return memory_info_end(status, free, total, sizeof(*free));
+}
+
+EXPORT int cuMemGetMemPool(void **a0, void *location, int type);
+EXPORT int cuMemGetMemPool(void **a0, void *location, int type)
+{
+	HOOK_ENTER(cuMemGetMemPool, DRIVER_CUDA, CUDA_ERROR_NOT_FOUND);
+	int status = pool_at_begin(location, type);
+
+	if (status != 0)
+		return status;
+	status = driver.cuMemGetMemPool(a0, location, type);
+	return status;
 }
 
 EXPORT int cuMemHostUnregister(void *a0);
@@ -2915,8 +2939,10 @@ const struct driver_name driver_names[] = {
 	ROW(cuMemFreeHost, (void *)cuMemFreeHost, DRIVER_CUDA),
 	ROW(cuMemFree_v2, (void *)cuMemFree_v2, DRIVER_CUDA),
 	ROW(cuMemGetAllocationGranularity, NULL, DRIVER_CUDA),
+	ROW(cuMemGetDefaultMemPool, (void *)cuMemGetDefaultMemPool, DRIVER_CUDA),
 	ROW(cuMemGetInfo, (void *)cuMemGetInfo, DRIVER_CUDA),
 	ROW(cuMemGetInfo_v2, (void *)cuMemGetInfo_v2, DRIVER_CUDA),
+	ROW(cuMemGetMemPool, (void *)cuMemGetMemPool, DRIVER_CUDA),
 	ROW(cuMemHostUnregister, (void *)cuMemHostUnregister, DRIVER_CUDA),
 	ROW(cuMemMap, (void *)cuMemMap, DRIVER_CUDA),
 	ROW(cuMemMapArrayAsync, (void *)cuMemMapArrayAsync, DRIVER_CUDA),

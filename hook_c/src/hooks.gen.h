@@ -127,8 +127,10 @@ struct driver {
 	int (*cuMemFreeHost)(void *);
 	int (*cuMemFree_v2)(uint64_t);
 	int (*cuMemGetAllocationGranularity)(size_t *, const void *, int);
+	int (*cuMemGetDefaultMemPool)(void **, void *, int);
 	int (*cuMemGetInfo)(unsigned int *, unsigned int *);
 	int (*cuMemGetInfo_v2)(size_t *, size_t *);
+	int (*cuMemGetMemPool)(void **, void *, int);
 	int (*cuMemHostUnregister)(void *);
 	int (*cuMemMap)(uint64_t, size_t, size_t, uint64_t, uint64_t);
 	int (*cuMemMapArrayAsync)(void *, unsigned int, void *);

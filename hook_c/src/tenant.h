@@ -19,7 +19,9 @@
 #include <stdbool.h>
 
 #define TENANT_MAX_ORDINALS 64
-#define TENANT_MAX_POOLS 256
+#define TENANT_MADE_POOLS 256 /* what the program makes has these places */
+/* A card's own pool and that of its graphs always have one. */
+#define TENANT_MAX_POOLS (TENANT_MADE_POOLS + 2 * VGPU_MAX_DEVICES)
 #define TENANT_FREED 256 /* places of a block */
 #define TENANT_MAX_STREAMS 32
 #define TENANT_MAX_LOCALS 256 /* contexts; so many fill several cards by their mere cost */

@@ -100,6 +100,22 @@ class Program(Driver):
         code = self._cuda.cuMemPoolCreate(ctypes.byref(handle), properties)
         return int(code), int(handle.value or 0)
 
+    def create_at(self, size: int, location: int) -> tuple[int, int]:
+        """Call cuMemCreate for a type of location; code and handle."""
+        handle = ctypes.c_uint64()
+        properties = (ctypes.c_int * 8)(1, 0, location)
+        code = self._cuda.cuMemCreate(
+            ctypes.byref(handle), ctypes.c_size_t(size), properties, ctypes.c_uint64(0)
+        )
+        return int(code), handle.value
+
+    def pool_at(self, kind: int, location: int) -> tuple[int, int]:
+        """Call cuMemPoolCreate for a type of allocation and a type of location."""
+        properties = (ctypes.c_int * 22)(kind, 0, location)
+        handle = ctypes.c_void_p()
+        code = self._cuda.cuMemPoolCreate(ctypes.byref(handle), properties)
+        return int(code), int(handle.value or 0)
+
     def set_pool(self, pool: int, attribute: int, number: int) -> int:
         """Call cuMemPoolSetAttribute with a number of 64 bits."""
         value = ctypes.c_uint64(number)

@@ -11,6 +11,8 @@ from tests.hook_c.container import Container
 from tests.hook_c.program import Process
 
 OUT_OF_MEMORY = 2
+NOT_SUPPORTED = 801
+MOST_POOLS = 256
 RELAXED = 2
 RELEASE_THRESHOLD = 4
 MOST_LOOKS = 5000 + 10  # at streams, before one call is refused: a second, and once a step
@@ -153,6 +155,53 @@ def test_a_destroyed_pool_is_charged_for_what_is_left_of_it(
 
     assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
     assert container.used() == gpu.used_bytes() == 32 * MIB
+
+
+def test_a_pool_that_is_destroyed_before_its_frees_are_done_leaves_nothing_charged(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    stream, kernel = new_stream(tenant), tenant.do("kernel", "busy_2ms")
+    before = gpu.used_bytes()
+    for _ in range(8):
+        pool = made(tenant, "pool", 0)
+        address = made(tenant, "out", "cuMemAllocFromPoolAsync", 200 * MIB, pool, stream)
+        assert tenant.do("launch", kernel, stream) == 0
+        free(tenant, address, stream)
+        assert tenant.do("call", "cuMemPoolDestroy", pool) == 0
+        assert tenant.do("call", "cuStreamSynchronize", stream) == 0
+
+    assert container.used() == gpu.used_bytes() - before == 0
+
+
+def test_beside_many_pools_the_devices_own_ones_have_room(
+    tenant: Process, container: Container, gpu: SimulatedGpu
+) -> None:
+    pools = 0
+    while tenant.do("pool", 0)[0] == 0:
+        pools += 1
+    assert pools == MOST_POOLS
+
+    own = default_pool(tenant)
+    assert tenant.do("out", "cuMemAllocFromPoolAsync", GIB + MIB, own, 0) == [OUT_OF_MEMORY, 0]
+    allocate_from(tenant, own, 100 * MIB)
+    assert container.used() == gpu.used_bytes() == 128 * MIB
+    assert code_of(tenant, GIB) == OUT_OF_MEMORY
+    graph = made(tenant, "out", "cuGraphCreate", 0)
+    assert tenant.do("graph_alloc", graph, MIB) == 0
+
+
+@pytest.mark.parametrize(("kind", "location"), [(2, 0), (2, 1), (2, 2), (1, 0), (1, 99)])
+def test_a_pool_that_could_be_charged_to_no_card_is_refused(
+    tenant: Process, kind: int, location: int
+) -> None:
+    """Managed ones of CUDA 13, and those of places that are not known."""
+    assert tenant.do("pool_at", kind, location) == [NOT_SUPPORTED, 0]
+
+
+@pytest.mark.parametrize("name", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
+def test_the_drivers_own_managed_pool_is_refused(tenant: Process, name: str) -> None:
+    assert tenant.do("with_struct", name, [1], 2) == [NOT_SUPPORTED, 0]
+    assert tenant.do("with_struct", name, [1], 1)[0] == 0
 
 
 def test_what_the_driver_takes_past_the_limit_is_undone(

@@ -8,6 +8,7 @@ from tests.hook_c.conftest import GIB, MIB, Start
 from tests.hook_c.container import Container
 from tests.hook_c.program import Process
 
+INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 SIZE = 64 * MIB
 
@@ -40,6 +41,28 @@ def test_the_limit_holds(tenant: Process) -> None:
     assert tenant.do("create_memory", 2 * MIB)[0] == OUT_OF_MEMORY
     assert tenant.do("call", "cuMemRelease", handle) == 0
     assert tenant.do("memory") == [GIB, GIB]
+
+
+@pytest.mark.parametrize("location", [0, 5, 99])
+def test_memory_of_an_unknown_place_is_refused(tenant: Process, location: int) -> None:
+    """It may be some of a card's."""
+    assert tenant.do("create_at", SIZE, location) == [INVALID_VALUE, 0]
+
+
+@pytest.mark.parametrize("host", [0, 1, 2])
+def test_a_range_is_given_back_whole_whatever_else_is_mapped_in_it(
+    tenant: Process, container: Container, gpu: SimulatedGpu, host: int
+) -> None:
+    address = reserve(tenant, 3 * SIZE)
+    for place in range(3):
+        code, handle = tenant.do("create_at", SIZE, 2 if place == host else 1)
+        assert code == 0
+        assert tenant.do("call", "cuMemMap", address + place * SIZE, SIZE, 0, handle, 0) == 0
+        assert tenant.do("call", "cuMemRelease", handle) == 0
+    assert container.used() == gpu.used_bytes() == 2 * SIZE
+
+    assert tenant.do("call", "cuMemUnmap", address, 3 * SIZE) == 0
+    assert container.used() == gpu.used_bytes() == 0
 
 
 def test_a_handle_released_early_leaves_the_mapping_charged(

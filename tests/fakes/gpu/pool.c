@@ -26,6 +26,7 @@
 #define PIECE_BYTES 512
 #define LOCATION_DEVICE 1
 #define ALLOCATION_TYPE_PINNED 1
+#define ALLOCATION_TYPE_MANAGED 2
 
 enum attribute {
 	REUSE_FIRST = 1,
@@ -83,6 +84,9 @@ static struct pool *add_pool(CUdevice ordinal)
 	pools = pool;
 	return pool;
 }
+
+/* Of CUDA 13. Its memory may lie anywhere: here always on the first card. */
+static struct pool *managed_pool;
 
 static struct pool *default_of(CUdevice ordinal)
 {
@@ -573,6 +577,11 @@ CUDA_API(cuMemPoolCreate, (CUmemoryPool * out, const struct pool_properties *pro
 	CUresult status = enter_unsafe(__func__, out != NULL && properties != NULL);
 	if (status != CUDA_SUCCESS)
 		return status;
+	if (properties->allocation_type == ALLOCATION_TYPE_MANAGED) {
+		DRIVER_LOCKED();
+		*out = add_pool(0);
+		return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (properties->location.type != LOCATION_DEVICE)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	/* INVALID_VALUE for a device that does not exist, too (H200, driver 580). */
@@ -612,8 +621,9 @@ CUDA_API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes))
 
 CUDA_API(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *out))
 {
-	CUresult status = enter_unsafe(__func__, valid(pool) && out != NULL && attribute >= REUSE_FIRST &&
-						  attribute <= USED_HIGH);
+	CUresult status =
+		enter_unsafe(__func__, valid(pool) && out != NULL && attribute >= REUSE_FIRST &&
+					       attribute <= USED_HIGH);
 	if (status != CUDA_SUCCESS)
 		return status;
 	DRIVER_LOCKED();
@@ -680,9 +690,24 @@ CUDA_API(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device))
 	return get_pool(__func__, out, device, false);
 }
 
-static CUresult get_pool_at(const char *function, CUmemoryPool *out, const struct location *where,
-			    bool is_default)
+static CUresult get_managed_pool(const char *function, CUmemoryPool *out)
 {
+	CUresult status = enter(function, out != NULL);
+
+	if (status != CUDA_SUCCESS)
+		return status;
+	DRIVER_LOCKED();
+	if (managed_pool == NULL)
+		managed_pool = add_pool(0);
+	*out = managed_pool;
+	return managed_pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult get_pool_at(const char *function, CUmemoryPool *out, const struct location *where,
+			    int allocation_type, bool is_default)
+{
+	if (where != NULL && allocation_type == ALLOCATION_TYPE_MANAGED)
+		return get_managed_pool(function, out);
 	if (where != NULL && where->type != LOCATION_DEVICE)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return get_pool(function, where != NULL ? out : NULL, where != NULL ? where->id : 0,
@@ -692,14 +717,12 @@ static CUresult get_pool_at(const char *function, CUmemoryPool *out, const struc
 CUDA_API(cuMemGetDefaultMemPool,
 	 (CUmemoryPool * out, const struct location *where, int allocation_type))
 {
-	(void)allocation_type;
-	return get_pool_at(__func__, out, where, true);
+	return get_pool_at(__func__, out, where, allocation_type, true);
 }
 
 CUDA_API(cuMemGetMemPool, (CUmemoryPool * out, const struct location *where, int allocation_type))
 {
-	(void)allocation_type;
-	return get_pool_at(__func__, out, where, false);
+	return get_pool_at(__func__, out, where, allocation_type, false);
 }
 
 static CUresult set_pool(const char *function, CUdevice device, struct pool *pool)
