@@ -63,12 +63,12 @@ struct program {
 	uint64_t first_ns; /* the first ones take so long, of the same class */
 	uint64_t firsts;   /* 0: 50 */
 	uint64_t again;    /* launches after which it begins anew; 0: never */
-	enum way way;
 	uint64_t each;     /* so many launches it waits; 0: each */
 	uint64_t contexts; /* made after the first one */
 	uint64_t extra;  /* each so-manieth launch has no counterpart on the other card; 0: none */
 	uint64_t extras; /* so far */
 	uint64_t collective_ns; /* each fifth kernel is a collective of the container's cards */
+	enum way way;
 	unsigned int container;
 	unsigned int streams;
 	unsigned int index; /* of the container's card that it works on */
