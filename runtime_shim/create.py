@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
