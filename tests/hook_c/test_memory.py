@@ -183,7 +183,7 @@ def test_no_free_in_a_stream_waits_however_many_there_are(
     """What they stand behind may wait for the program."""
     tenant = start(container)
     kernel = tenant.do("kernel", "busy_10s")
-    addresses = []
+    addresses: list[int] = []
     for _ in range(600):
         code, address = tenant.do("allocate", 2 * MIB if not addresses else 4096)
         assert code == 0
