@@ -26,8 +26,8 @@ enum graph_node_type {
 	GRAPH_NODE_CONDITIONAL = 13,
 };
 
-/* Of these, graph_check_unsafe and enter_unsafe take the driver lock; of the others the caller holds
- * it. */
+/* Of these, graph_check_unsafe and enter_unsafe take the driver lock; of the others the caller
+ * holds it. */
 
 /* Note work of a stream that is being captured. An error once the capture is broken. */
 CUresult graph_capture(struct stream *stream, enum graph_node_type type, uint64_t duration_ns);
