@@ -28,7 +28,7 @@ from tests.testbed.oci import Bundle, OciRuntime, RuntimeFailedError, default_sp
 
 MIB = 1 << 20
 SLICES = {"one": 10, "two": 24}
-OWN_FOLDERS = ("dev", "proc", "run", "sys", "tmp")  # of each container
+OWN_FOLDERS = ("dev", "proc", "run", "sys", "tmp", "var")  # of each container
 
 TORCH_PROGRAM = textwrap.dedent(
     """
@@ -70,7 +70,8 @@ TORCH_PROGRAM = textwrap.dedent(
 def overlay_of_host(directory: Path) -> Iterator[Path]:
     """Yield a root file system that is the host's, with writable layers that are thrown away.
 
-    The host's own root would be refused: it leads to /etc/vgpu and to the files of the node.
+    The host's own root would be refused: it leads to /etc/vgpu, to /var/lib/vgpu and to the files
+    of the node.
     """
     # An overlay's upper layer may not lie on an overlay, which a machine's root may be.
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(directory)], check=True)
